@@ -51,20 +51,20 @@ def pad_inputs(*, examples: Sequence[Mapping[str, Any]], tokenizer: Any, side: s
 
     They are padded to the longest example, rounded up, on that `side` or the tokenizer's.
     """
-    longest = max(len(example["input_ids"]) for example in examples)
-    longest = max(longest, min(-(-longest // LENGTH_STEP) * LENGTH_STEP, tokenizer.model_max_length))
+    lengths = [len(example["input_ids"]) for example in examples]
+    mask = tokens_at(lengths, most=tokenizer.model_max_length, side=side or tokenizer.padding_side)
     fill = {"input_ids": tokenizer.pad_token_id, "token_type_ids": getattr(tokenizer, "pad_token_type_id", 0)}
     names = [name for name in fill if name in examples[0]]
-    batch = {name: torch.full((len(examples), longest), fill[name], dtype=torch.long) for name in names}
-    batch["attention_mask"] = torch.zeros((len(examples), longest), dtype=torch.long)
-    side = side or tokenizer.padding_side
-    for position, example in enumerate(examples):
-        length = len(example["input_ids"])
-        place = slice(longest - length, None) if side == "left" else slice(0, length)
-        batch["attention_mask"][position, place] = 1
-        for name in names:
-            batch[name][position, place] = torch.from_numpy(example[name].astype(np.int64))
-    return batch
+    padded = {name: pad_like([example[name] for example in examples], mask=mask, fill=fill[name]) for name in names}
+    return {**padded, "attention_mask": mask.long()}
+
+
+def tokens_at(lengths: Sequence[int], *, most: int, side: str = "right") -> Tensor:
+    """Where tokens stand in rows that are padded to the longest, rounded up to `most`: bool [rows, length]."""
+    longest = max(lengths)
+    places = torch.arange(max(longest, min(-(-longest // LENGTH_STEP) * LENGTH_STEP, most)))
+    sizes = torch.tensor(lengths)[:, None]
+    return places >= len(places) - sizes if side == "left" else places < sizes
 
 
 def stacked(examples: Sequence[Mapping[str, Any]], *names: str) -> dict[str, Tensor]:
@@ -72,10 +72,10 @@ def stacked(examples: Sequence[Mapping[str, Any]], *names: str) -> dict[str, Ten
     return {name: torch.tensor([example[name] for example in examples]) for name in names if name in examples[0]}
 
 
-def pad_like(*, values: Sequence[np.ndarray], batch: Mapping[str, Tensor], fill: int) -> Tensor:
-    """A number for each token of a batch, int64 [batch, length]: of int [tokens] of each; `fill` where padded."""
-    padded = torch.full_like(batch["input_ids"], fill)
-    padded[batch["attention_mask"].bool()] = torch.from_numpy(np.concatenate(values).astype(np.int64))
+def pad_like(values: Sequence[np.ndarray], *, mask: Tensor, fill: int) -> Tensor:
+    """A number for each token that a mask [batch, length] has, int64: of int [tokens] of each; `fill` where padded."""
+    padded = torch.full(mask.shape, fill)
+    padded[mask.bool()] = torch.from_numpy(np.concatenate(values).astype(np.int64))
     return padded
 
 

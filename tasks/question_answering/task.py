@@ -263,7 +263,7 @@ def collate_windows(examples: list[Inputs], *, tokenizer: Any) -> Batch:
         batch[f"{side}_positions"] = first + stacked(examples, side)[side]
     if "row" in examples[0]:
         allowed = [example["allowed"] for example in examples]
-        batch["allowed"] = pad_like(values=allowed, batch=batch, fill=0).bool()
+        batch["allowed"] = pad_like(allowed, mask=batch["attention_mask"], fill=0).bool()
     return batch | stacked(examples, "row")
 
 

@@ -24,13 +24,13 @@ from lacuna.tasks.base.arguments import ROWS, TaskArguments, column_option, data
 from lacuna.tasks.base.columns import TEXT, Column, Layout, only_ones
 from lacuna.tasks.base.features import (
     IGNORED,
-    LENGTH_STEP,
     model_inputs,
     pad_inputs,
     pad_like,
     records,
     stacked,
     tokenize,
+    tokens_at,
 )
 from lacuna.tasks.base.metrics import generation
 from lacuna.tasks.base.rows import Row, gathered
@@ -206,18 +206,13 @@ class Writer:
 
     def collate(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """Inputs padded to the longest, and `labels` [batch, length of the targets or of all], -100 for no target."""
-        if not self.is_encoder_decoder:
-            batch = pad_inputs(examples=examples, tokenizer=self.tokenizer, side="right")
-            batch["labels"] = pad_like(values=[item["labels"] for item in examples], batch=batch, fill=IGNORED)
-            return batch
-        batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
-        longest = max(len(example["labels"]) for example in examples)
-        longest = max(longest, min(-(-longest // LENGTH_STEP) * LENGTH_STEP, self.max_target_length))
-        batch["labels"] = torch.full((len(examples), longest), IGNORED, dtype=torch.long)
-        for row, example in enumerate(examples):
-            labels = torch.from_numpy(example["labels"].astype(np.int64))
-            batch["labels"][row, : len(labels)] = labels
-        return batch
+        side = None if self.is_encoder_decoder else "right"
+        batch = pad_inputs(examples=examples, tokenizer=self.tokenizer, side=side)
+        labels = [example["labels"] for example in examples]
+        mask = batch["attention_mask"]
+        if self.is_encoder_decoder:
+            mask = tokens_at([*map(len, labels)], most=self.max_target_length)
+        return {**batch, "labels": pad_like(labels, mask=mask, fill=IGNORED)}
 
     def prompts(self, sources: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
         """Inputs of `generate`, padded to the longest; those of a decoder on the left."""

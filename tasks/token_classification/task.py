@@ -178,10 +178,11 @@ class TokenClassification(Task):
         Held-out examples add `words` [batch, length], -1 for tokens that speak for none, `sentence` and `row` [batch].
         """
         batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
-        batch["labels"] = pad_like(values=[item["labels"] for item in examples], batch=batch, fill=IGNORED)
+        mask = batch["attention_mask"]
+        batch["labels"] = pad_like([item["labels"] for item in examples], mask=mask, fill=IGNORED)
         if "row" not in examples[0]:
             return batch
-        batch["words"] = pad_like(values=[item["words"] for item in examples], batch=batch, fill=-1)
+        batch["words"] = pad_like([item["words"] for item in examples], mask=mask, fill=-1)
         return batch | stacked(examples, "sentence", "row")
 
     def count_targets(self, batch: Batch) -> dict[str, int]:
@@ -386,7 +387,7 @@ class TagPredictor(Predictor):
         for start in range(0, len(windows), self.batch_size):
             part = windows[start : start + self.batch_size]
             batch = pad_inputs(examples=[window.inputs for window in part], tokenizer=self.tokenizer)
-            owners = pad_like(values=[window.words for window in part], batch=batch, fill=-1)
+            owners = pad_like([window.words for window in part], mask=batch["attention_mask"], fill=-1)
             logits = self.model(**self.to_model(model_inputs(batch))).logits.float().cpu()
             for row, word, label, chance in zip(*(x.tolist() for x in word_choices(logits, owners)), strict=True):
                 yield part[row].sentence, word, self._read_as[self.labels[label]], round(chance, 6)
