@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.metrics import mean_absolute_error
+from sklearn.preprocessing import MultiLabelBinarizer
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -212,10 +213,7 @@ class SeveralLabels(_Head):
         return found
 
     def _multi_hot(self, targets: Sequence[Sequence[int]]) -> np.ndarray:
-        found = np.zeros((len(targets), len(self.names)), dtype=np.int32)
-        for number, target in enumerate(targets):
-            found[number, list(target)] = 1
-        return found
+        return MultiLabelBinarizer(classes=range(len(self.names))).fit_transform(targets)
 
     def metrics(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> dict[str, float]:
         return multi_label(self._multi_hot(predictions).tolist(), self._multi_hot(references).tolist())
