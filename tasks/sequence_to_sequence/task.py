@@ -309,14 +309,7 @@ class SequenceToSequence(Task):
         return gathered([pair.source] for pair in self._train_pairs)
 
     def encode(self) -> None:
-        self.writer = Writer(
-            tokenizer=self.tokenizer,
-            config=self.config,
-            max_length=self.max_length,
-            max_target_length=self.max_target_length,
-            num_beams=self.options.num_beams,
-            source_prefix=self.options.source_prefix,
-        )
+        self.writer = Writer(tokenizer=self.tokenizer, config=self.config, **self._how())
         examples, _, cut_sources, cut_targets = self._examples(self._train_pairs)
         self.note_cut(cut_sources, of=len(examples), what="sources")
         self.note_cut(cut_targets, of=len(examples), what="targets", option="max_target_length")
@@ -382,9 +375,12 @@ class SequenceToSequence(Task):
             readable.append({**sides, "probability": record["probability"], "correct": right})
         return readable
 
-    def settings(self) -> dict[str, Any]:
+    def _how(self) -> dict[str, Any]:
         options = {name: getattr(self.options, name) for name in ("num_beams", "source_prefix")}
-        return {**super().settings(), "max_target_length": self.max_target_length, **options, **self.columns}
+        return {**super().settings(), "max_target_length": self.max_target_length, **options}
+
+    def settings(self) -> dict[str, Any]:
+        return {**self._how(), **self.columns}
 
     def show(self, example: Inputs) -> list[str]:
         labels = example["labels"]
