@@ -231,8 +231,7 @@ class Writer:
             logits = model(**model_inputs(batch), labels=labels, use_cache=False).logits
         else:
             logits, labels = model(**model_inputs(batch), use_cache=False).logits[:, :-1], labels[:, 1:]
-        found = batch.get("target_positions")
-        found = (labels != IGNORED).flatten().nonzero()[:, 0] if found is None else found
+        found = (batch if "target_positions" in batch else self.with_hints(batch))["target_positions"]
         rows, places = found // labels.shape[1], found % labels.shape[1]
         each = F.cross_entropy(logits[rows, places].float(), labels[rows, places], reduction="none")
         return each.new_zeros(len(labels)).index_add(0, rows, each), (labels != IGNORED).sum(dim=1)
