@@ -52,14 +52,14 @@ def pad_inputs(*, examples: Sequence[Mapping[str, Any]], tokenizer: Any, side: s
     They are padded to the longest example, rounded up, on that `side` or the tokenizer's.
     """
     lengths = [len(example["input_ids"]) for example in examples]
-    mask = tokens_at(lengths, most=tokenizer.model_max_length, side=side or tokenizer.padding_side)
+    mask = mask_of(lengths, most=tokenizer.model_max_length, side=side or tokenizer.padding_side)
     fill = {"input_ids": tokenizer.pad_token_id, "token_type_ids": getattr(tokenizer, "pad_token_type_id", 0)}
     names = [name for name in fill if name in examples[0]]
     padded = {name: pad_like([example[name] for example in examples], mask=mask, fill=fill[name]) for name in names}
     return {**padded, "attention_mask": mask.long()}
 
 
-def tokens_at(lengths: Sequence[int], *, most: int, side: str = "right") -> Tensor:
+def mask_of(lengths: Sequence[int], *, most: int, side: str = "right") -> Tensor:
     """Where tokens stand in rows that are padded to the longest, rounded up to `most`: bool [rows, length]."""
     longest = max(lengths)
     places = torch.arange(max(longest, min(-(-longest // LENGTH_STEP) * LENGTH_STEP, most)))

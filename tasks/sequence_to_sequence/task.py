@@ -22,16 +22,7 @@ from lacuna.common.options import check_range, essential
 from lacuna.common.work import to_device
 from lacuna.tasks.base.arguments import ROWS, TaskArguments, column_option, data_option, max_length_option
 from lacuna.tasks.base.columns import TEXT, Column, Layout, only_ones
-from lacuna.tasks.base.features import (
-    IGNORED,
-    model_inputs,
-    pad_inputs,
-    pad_like,
-    records,
-    stacked,
-    tokenize,
-    tokens_at,
-)
+from lacuna.tasks.base.features import IGNORED, mask_of, model_inputs, pad_inputs, pad_like, records, stacked, tokenize
 from lacuna.tasks.base.metrics import generation
 from lacuna.tasks.base.rows import Row, gathered
 from lacuna.tasks.base.task import Batch, Inputs, Task
@@ -211,7 +202,7 @@ class Writer:
         labels = [example["labels"] for example in examples]
         mask = batch["attention_mask"]
         if self.is_encoder_decoder:
-            mask = tokens_at([*map(len, labels)], most=self.max_target_length)
+            mask = mask_of([*map(len, labels)], most=self.max_target_length)
         return {**batch, "labels": pad_like(labels, mask=mask, fill=IGNORED)}
 
     def prompts(self, sources: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
