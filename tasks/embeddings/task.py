@@ -73,8 +73,7 @@ class EmbeddingArguments(TaskArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, "batch_size", "max_steps", above=0)
-        check_range(self, "max_epochs", "max_minutes", "learning_rate", above=0)
+        check_range(self, "batch_size", "max_steps", "max_epochs", "max_minutes", "learning_rate", above=0)
         check_range(self, "warmup_steps", "eval_steps", "seed", at_least=0)
 
 
@@ -298,11 +297,9 @@ class Embeddings(Task):
         if self.kind == SCORED:
             gold, cosines = ([record[name] for record in self.records] for name in ("gold", "prediction"))
             return {"Cosines and scores": Points(gold, cosines, scales=("score", "cosine"))}
-        ends = {"1": 1, "2 to 5": 5, "6 to 10": 10, "11 to 100": 100, "beyond 100": math.inf}
-        up_to = [sum(each["rank"] <= end for each in self.records) for end in ends.values()]
-        rows = [
-            [name, n, n / len(self.records)] for name, n in zip(ends, np.diff(up_to, prepend=0).tolist(), strict=True)
-        ]
+        first = {"1": 1, "2 to 5": 2, "6 to 10": 6, "11 to 100": 11, "beyond 100": 101}
+        counts = np.histogram([each["rank"] for each in self.records], bins=[*first.values(), math.inf])[0].tolist()
+        rows = [[name, count, count / len(self.records)] for name, count in zip(first, counts, strict=True)]
         return {"Rank of what belongs to a text": Table(("rank", "texts", "share"), rows)}
 
     def settings(self) -> dict[str, Any]:
