@@ -232,10 +232,8 @@ def window_bounds(*, length: int, room: int) -> list[tuple[int, int]]:
     """Windows [start, end) over `length` tokens, `room` each; neighbours share a quarter of it or more."""
     if length <= room:
         return [(0, length)]
-    starts = [0]
-    while starts[-1] + room < length:
-        starts.append(min(starts[-1] + max(1, room - room // 4), length - room))
-    return [(start, start + room) for start in starts]
+    starts = range(0, length - room, max(1, room - room // 4))
+    return [(start, start + room) for start in (*starts, length - room)]
 
 
 def assign_words(words: np.ndarray, bounds: Sequence[tuple[int, int]]) -> list[np.ndarray]:
