@@ -55,10 +55,15 @@ class Question:
 
     @property
     def target(self) -> tuple[int, int]:
-        """Characters [start, end) of the first answer, without blanks around it."""
-        text = self.answers[0]
-        start = self.starts[0] + len(text) - len(text.lstrip())
-        return start, start + len(text.strip())
+        """Characters [start, end) of the first answer, which `is_aligned`, without blanks around it."""
+        return trimmed(self.context, self.starts[0], self.starts[0] + len(self.answers[0]))
+
+
+def trimmed(context: str, start: int, end: int) -> tuple[int, int]:
+    """The characters [start, end) without blanks at either end."""
+    text = context[start:end]
+    start += len(text) - len(text.lstrip())
+    return start, start + len(text.strip())
 
 
 _FORMAT = "questions are read from columns of these names; rename yours, or convert the file"

@@ -39,6 +39,7 @@ from lacuna.tasks.question_answering.reader import (
     flat_rows,
     misaligned,
     read_questions,
+    trimmed,
 )
 
 _LONGEST_BASELINE = 10  # words
@@ -352,13 +353,6 @@ def best_spans(
     rest = torch.logsumexp(scores.scatter(1, places, -math.inf), dim=1) - nothing[:, 0]
     first = places // width
     return best - nothing, first, first + places % width, rest
-
-
-def trimmed(context: str, start: int, end: int) -> tuple[int, int]:
-    """The characters [start, end) without blanks at either end."""
-    text = context[start:end]
-    start += len(text) - len(text.lstrip())
-    return start, start + len(text.strip())
 
 
 class QuestionPredictor(Predictor):
