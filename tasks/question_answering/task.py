@@ -185,8 +185,6 @@ class QuestionAnswering(Task):
     def baseline(self) -> dict[str, float]:
         """For each metric the best of these guesses: the most frequent answer in training; the first words of the
         context, as many as score best in training; where questions may have no answer, none for all."""
-        if not self._eval_questions:
-            return {}
         answered = [item for item in self._train_questions if item.answers]
         frequent = Counter(item.answers[0] for item in answered).most_common(1)[0][0]
         sample = answered[:_BASELINE_QUESTIONS]
@@ -201,8 +199,6 @@ class QuestionAnswering(Task):
 
     def bag_of_words(self) -> dict[str, float]:
         """The sentence with most words of the question, or its longest run of others: what is better in training."""
-        if not self._eval_questions:
-            return {}
         sample = [item for item in self._train_questions if item.answers][:_BASELINE_QUESTIONS]
 
         def guess(questions: Sequence[Question], whole: bool) -> list[str]:
