@@ -151,9 +151,8 @@ class QuestionAnswering(Task):
 
     def evaluate(self, model: nn.Module, batch: Batch) -> list[dict[str, Any]]:
         """One record a window: row, question number, loss, spans and rest (see `read_windows`)."""
-        return read_windows(
-            model, batch, self._eval_windows, max_answer_length=self.max_answer_length, num_best=self.num_best
-        )
+        how = {"max_answer_length": self.max_answer_length, "num_best": self.num_best}
+        return read_windows(model, batch, self._eval_windows, **how)
 
     def scores(self) -> dict[str, float]:
         """Exact match and F1 in percent over the questions of the records.
@@ -272,18 +271,18 @@ def span_logits(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     return start.masked_fill(padding, -math.inf), end.masked_fill(padding, -math.inf)
 
 
-def read_windows(
-    model: nn.Module, batch: Batch, windows: Sequence[Window], *, max_answer_length: int, num_best: int
-) -> list[dict[str, Any]]:
+def read_windows(model: nn.Module, batch: Batch, windows: Sequence[Window], **how: int) -> list[dict[str, Any]]:
     """One record for each window of a batch, `row` of which is its place in `windows`: row, question number, loss, the
-    best spans as [score, first, end] in characters, and the rest of what is believed (see `best_spans`)."""
+    best spans as [score, first, end] in characters, and the rest of what is believed (see `best_spans`).
+
+    `how`: its `max_answer_length` and `num_best`.
+    """
     start, end = span_logits(model, batch)
     losses = [
         F.cross_entropy(logits, batch[f"{side}_positions"], reduction="none")
         for side, logits in (("start", start), ("end", end))
     ]
     null = batch["attention_mask"].argmax(dim=1)
-    how: dict[str, Any] = {"max_answer_length": max_answer_length, "num_best": num_best}
     scores, first, last, rest = best_spans(start=start, end=end, allowed=batch["allowed"], null=null, **how)
     tokens = torch.stack([first, last], dim=2) - null[:, None, None]
     found = records(row=batch["row"], loss=sum(losses) / 2, rest=rest, scores=scores, tokens=tokens)
