@@ -32,7 +32,8 @@ class QuestionAnsweringArguments(TaskArguments):
         check_range(self, "stride", "max_answer_length", above=0)
 
 
-_SHORTEST_QUESTION = 8
+_SHORTEST_QUESTION = 8  # tokens
+_TOLERATED = 0.01  # of the answers may stand elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +145,10 @@ def read_questions(rows: Sequence[Row]) -> list[Question]:
     return questions
 
 
-def misaligned(
-    questions: Sequence[Question], *, option: str = "--train_file", tolerated: float = 0.01
-) -> tuple[list[int], str | None]:
+def misaligned(questions: Sequence[Question], *, option: str = "--train_file") -> tuple[list[int], str | None]:
     """Numbers of the questions whose first answer does not stand where `answer_start` says, and a note on them.
 
-    InputError where more than the `tolerated` share is wrong; `option` named their file.
+    InputError where more than a share of `_TOLERATED` is wrong; `option` named their file.
     """
     wrong = [number for number, question in enumerate(questions) if not question.is_aligned]
     if not wrong:
@@ -160,9 +159,9 @@ def misaligned(
         f"{len(wrong)} of {total} answers are not where answer_start says; the first: {first.where}: "
         f"answer {first.answers[0]!r}, but at character {first.starts[0]} stands {found!r}"
     )
-    if len(wrong) > tolerated * total:
+    if len(wrong) > _TOLERATED * total:
         raise InputError(
-            f"{line}; more than {tolerated:.0%} are too many: count characters (not bytes) from 0 in {option}"
+            f"{line}; more than {_TOLERATED:.0%} are too many: count characters (not bytes) from 0 in {option}"
         )
     return wrong, line
 
