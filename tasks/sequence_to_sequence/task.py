@@ -389,21 +389,15 @@ class WritingPredictor(Predictor):
         return writes_with(config)
 
     def prepare(self) -> None:
+        parts: dict[str, Any] = {"tokenizer": self.tokenizer, "config": self.model.config}
         source, target = resolve_lengths(
             source=self.arguments.max_length or self.settings.get("max_length"),
             target=self.arguments.max_new_tokens or self.settings.get("max_target_length"),
-            config=self.model.config,
-            tokenizer=self.tokenizer,
             default=(256, NEW_TOKENS),
+            **parts,
         )
-        self._writer = Writer(
-            tokenizer=self.tokenizer,
-            config=self.model.config,
-            max_length=source,
-            max_target_length=target,
-            num_beams=self.settings.get("num_beams", 1),
-            source_prefix=self.settings.get("source_prefix", ""),
-        )
+        trained = {name: self.settings[name] for name in ("num_beams", "source_prefix") if name in self.settings}
+        self._writer = Writer(max_length=source, max_target_length=target, **parts, **trained)
 
     def expand(self, row: Row) -> Iterator[Row]:
         yield from unfold([row])
