@@ -66,16 +66,18 @@ def read_first_words(tokenizer: Any) -> None:
         backend.normalizer = normalizers.Sequence([*before, *one_space])
 
 
-def resolve_max_length(*, asked: int | None, default: int, config: Any, tokenizer: Any) -> int:
+def resolve_max_length(
+    *, asked: int | None, default: int, config: Any, tokenizer: Any, option: str = "max_length"
+) -> int:
     """The length to truncate inputs to: the requested one, else the smaller of `default` and what the model takes.
 
-    InputError: more was requested than the model takes.
+    InputError: more was requested, with `option`, than the model takes.
     """
     limit = loading.longest_input(config=config, tokenizer=tokenizer)
     if asked is None:
         return default if limit is None else min(default, limit)
     if limit is not None and asked > limit:
-        raise InputError(f"--max_length {asked} is more than the {limit} tokens that the model takes: lower it")
+        raise InputError(f"--{option} {asked} is more than the {limit} tokens that the model takes: lower it")
     return asked
 
 

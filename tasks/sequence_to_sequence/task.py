@@ -24,6 +24,7 @@ from lacuna.tasks.base.arguments import ROWS, TaskArguments, column_option, data
 from lacuna.tasks.base.columns import TEXT, Column, Layout, only_ones
 from lacuna.tasks.base.features import IGNORED, mask_of, model_inputs, pad_inputs, pad_like, records, stacked, tokenize
 from lacuna.tasks.base.metrics import generation
+from lacuna.tasks.base.models import resolve_max_length
 from lacuna.tasks.base.rows import Row, gathered
 from lacuna.tasks.base.task import Batch, Inputs, Task
 from lacuna.tasks.predict.predictor import NEW_TOKENS, Predictor
@@ -115,13 +116,10 @@ def resolve_lengths(
     Both together must fit into a decoder, each by itself into an encoder-decoder; else it is an InputError.
     """
     limit = longest_input(config=config, tokenizer=tokenizer)
-    if limit is None:
-        return source or default[0], target or default[1]
-    if getattr(config, "is_encoder_decoder", False):
-        for option, asked in (("max_length", source), ("max_target_length", target)):
-            if asked is not None and asked > limit:
-                raise InputError(f"--{option} {asked} is more than the {limit} tokens that the model takes: lower it")
-        return source or min(default[0], limit), target or min(default[1], limit)
+    if limit is None or getattr(config, "is_encoder_decoder", False):
+        parts: dict[str, Any] = {"config": config, "tokenizer": tokenizer}
+        length = resolve_max_length(asked=source, default=default[0], **parts)
+        return length, resolve_max_length(asked=target, default=default[1], option="max_target_length", **parts)
     if (source or _SHORTEST) + (target or _SHORTEST) + 1 > limit:
         given = {"max_length": source, "max_target_length": target}
         named = " and ".join(f"--{option} {value}" for option, value in given.items() if value is not None)
