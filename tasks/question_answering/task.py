@@ -73,10 +73,16 @@ class QuestionAnswering(Task):
             how=", by context",
         )
         self._train_questions, self._eval_questions = train, held_out
-        self.may_have_none = any(not item.answers for item in (*train, *held_out))
         self.threshold: float | None = None
         """Above it a question's lead of "no answer", in nats, makes the prediction empty; None: never."""
-        self._note_unanswerable()
+        parts = {"training": train, "held-out": held_out}
+        none = {name: sum(not item.answers for item in part) for name, part in parts.items()}
+        self.may_have_none = any(none.values())
+        if self.may_have_none:
+            said = " and ".join(f"{none[name]:,} of {len(part):,} {name} questions" for name, part in parts.items())
+            self.notes.append(f"{said} have no answer; the threshold for it is tuned on the held-out ones")
+            if not none["training"]:
+                self.notes.append("warning: no training question is without an answer, so that cannot be learnt")
 
     def training_texts(self) -> list[str]:
         return gathered((item.context, item.question) for item in self._train_questions)
@@ -119,15 +125,6 @@ class QuestionAnswering(Task):
                 "name a file where some have with --train_file"
             )
         return train
-
-    def _note_unanswerable(self) -> None:
-        parts = {"training": self._train_questions, "held-out": self._eval_questions}
-        none = {name: sum(not item.answers for item in part) for name, part in parts.items()}
-        if self.may_have_none:
-            said = " and ".join(f"{none[name]:,} of {len(part):,} {name} questions" for name, part in parts.items())
-            self.notes.append(f"{said} have no answer; the threshold for it is tuned on the held-out ones")
-            if not none["training"]:
-                self.notes.append("warning: no training question is without an answer, so that cannot be learnt")
 
     # What the loop asks for
 
