@@ -19,10 +19,8 @@ MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 
 def tokenizer_inputs(encoding: Mapping[str, Any], number: int) -> dict[str, np.ndarray]:
     """What a tokenizer made of text `number`, kept small: int32 [length] for ids, int8 for segments."""
-    inputs = {"input_ids": np.asarray(encoding["input_ids"][number], dtype=np.int32)}
-    if "token_type_ids" in encoding:
-        inputs["token_type_ids"] = np.asarray(encoding["token_type_ids"][number], dtype=np.int8)
-    return inputs
+    kinds = {"input_ids": np.int32, "token_type_ids": np.int8}
+    return {name: np.asarray(encoding[name][number], dtype=kind) for name, kind in kinds.items() if name in encoding}
 
 
 def tokenize(
