@@ -334,9 +334,8 @@ class TagPredictor(Predictor):
         self.labels = [self.model.config.id2label[number] for number in range(self.model.config.num_labels)]
         self.scheme = self.settings.get("scheme") or find_scheme([self.labels])
         self.tokens_column: str | None = None
-        self._read_as = {label: label for label in self.labels}
         if self.scheme != PLAIN and (strange := [label for label in self.labels if not is_tag(label)]):
-            self._read_as |= dict.fromkeys(strange, OUTSIDE)
+            self.labels = [OUTSIDE if label in strange else label for label in self.labels]
             self.notes.append(f"labels that are no tags of entities count as {OUTSIDE}: {', '.join(strange)}")
 
     def choose_columns(self, row: Row) -> None:
@@ -390,7 +389,7 @@ class TagPredictor(Predictor):
             owners = pad_like([window.words for window in part], mask=batch["attention_mask"], fill=-1)
             logits = self.model(**self.to_model(model_inputs(batch))).logits.float().cpu()
             for row, word, label, chance in zip(*(x.tolist() for x in word_choices(logits, owners)), strict=True):
-                yield part[row].sentence, word, self._read_as[self.labels[label]], round(chance, 6)
+                yield part[row].sentence, word, self.labels[label], round(chance, 6)
 
 
 def _in_text(span: dict[str, Any], text: str, words: Sequence[tuple[int, str]]) -> dict[str, Any]:
