@@ -100,18 +100,16 @@ class TokenClassification(Task):
             if all(name.isdecimal() for name in self.label_names):
                 self.label_names = sorted(self.label_names, key=int)
                 self.notes.append("tags are numbers; name them in order with --label_names, or they are no entities")
+            note = f"{len(self.label_names)} tags without B- or I-: measured by accuracy"
         else:
             found = [*dict.fromkeys(self._split(tag, "--label_names")[1] for tag in names if tag != OUTSIDE)]
             found = found or sorted({self._split(tag, where)[1] for tag, where in tags.items() if tag != OUTSIDE})
             proper = [OUTSIDE, *(join_tag(letter, kind) for kind in found for letter in "BI")]
             self.label_names = names if set(names) == set(proper) else proper
-        self._number_of = {name: number for number, name in enumerate(self.label_names)}
-        self.notes += note_alike(found)
-        if self.scheme == PLAIN:
-            self.notes.append(f"{len(self.label_names)} tags without B- or I-: measured by accuracy")
-        else:
             counts = some_of([f"{kind} ({count:,})" for kind, count in sorted(self._counts(train).items())])
-            self.notes.append(f"entities, which labels and predictions write as IOB2: {counts}")
+            note = f"entities, which labels and predictions write as IOB2: {counts}"
+        self._number_of = {name: number for number, name in enumerate(self.label_names)}
+        self.notes += [*note_alike(found), note]
 
     @staticmethod
     def _split(tag: str, where: str) -> tuple[str, str]:
