@@ -193,8 +193,7 @@ class Trainee:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             output = self.forward(**batch, **self.options)
         output.loss.backward()
-        loss: Tensor = output.loss.detach()
-        return loss
+        return output.loss.detach()
 
     def step(self, batch: dict[str, Tensor], *, max_norm: float | None = None) -> Tensor:
         """`backward`, and a step of the optimizers."""
