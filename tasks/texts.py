@@ -96,7 +96,7 @@ def task_of(rows: Sequence[Row], *, file: str) -> str:
 def _columns(layout: Layout, rows: Sequence[Row]) -> dict[str, Any] | None:
     """The columns that a task would find; None where it would find none."""
     try:
-        return layout.find(rows)
+        return dict(zip(layout.columns, layout.find(rows), strict=True))
     except InputError:
         return None
 

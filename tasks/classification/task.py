@@ -101,7 +101,7 @@ class Classification(Task):
         known, first = {*self._train_texts, *self._eval_texts}, self._unlabelled[0]
         columns = [self.text_column, *filter(None, [self.text_pair_column])]
         if len(columns) == 1 and self.text_column not in first.fields:  # as of lines, whose column is "text"
-            columns = list(CLASSIFICATION.only("text_column", by_content=only_ones, pairs="").find([first]).values())
+            columns = list(CLASSIFICATION.only("text_column", by_content=only_ones, pairs="").find([first]))
         found = (tuple(row.text(name, option=None) for name in columns) for row in self._unlabelled)
         texts: list[tuple[str, ...]] = list(dict.fromkeys(found))
         if not (more := [text for text in texts if text not in known]):
