@@ -112,13 +112,11 @@ class QuestionAnswering(Task):
     def _checked(self, train: list[Question], held_out: list[Question]) -> list[Question]:
         """The training questions whose answer is where the data says. Held-out ones all stay, as their answers are
         compared by their text."""
-        wrong, line = misaligned(train)
-        if line:
+        if line := misaligned(train)[1]:
             self.notes.append(f"left out: {line}")
-        _, line = misaligned(held_out, option="--eval_file")
-        if line:
+        if line := misaligned(held_out, option="--eval_file")[1]:
             self.notes.append(f"evaluated by their text alone: {line}")
-        train = [item for number, item in enumerate(train) if number not in set(wrong)]
+        train = [item for item in train if item.is_aligned]
         if not any(item.answers for item in train):
             raise InputError(
                 f"{train[0].where if train else 'training'}: no training question has an answer: "
