@@ -8,6 +8,7 @@ more than a threshold that is tuned on the held-out questions, there is no answe
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -240,10 +241,8 @@ def _opening(question: Question, words: int) -> str:
 
 
 def _mean_f1(questions: Sequence[Question], predictions: Iterable[str]) -> float:
-    scores = [
-        best_over_answers(token_f1, text, item.answers) for item, text in zip(questions, predictions, strict=True)
-    ]
-    return math.fsum(scores) / len(scores)
+    pairs = zip(questions, predictions, strict=True)
+    return fmean(best_over_answers(token_f1, text, question.answers) for question, text in pairs)
 
 
 def collate_windows(examples: list[Inputs], *, tokenizer: Any) -> Batch:
