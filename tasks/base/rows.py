@@ -39,8 +39,7 @@ class Row:
 
     def require(self, columns: Sequence[str], *, remedy: str) -> None:
         """Raise InputError where columns are missing; it names all of them, and the remedy."""
-        missing = [f"'{name}'" for name in columns if name not in self.fields]
-        if missing:
+        if missing := [f"'{name}'" for name in columns if name not in self.fields]:
             there = self.shown(sorted(self.fields))
             raise InputError(
                 f"{self.where}: no column {all_of(missing, 'or')}; the columns there are {there}: {remedy}"
