@@ -54,10 +54,9 @@ def option(
             each with a `summary` for the help.
         alias: the name that people know it by, where Python keeps that for itself, such as `for`.
     """
-    metadata = {"help": text, "group": group, "advanced": advanced}
-    metadata |= {"aliases": [f"--{alias}"]} if alias else {}
-    metadata |= {"metavar": metavar} if metavar else {}
-    metadata |= {"choices": choices} if choices is not None else {}
+    metadata: dict[str, Any] = {"help": text, "group": group, "advanced": advanced}
+    given = {"aliases": alias and [f"--{alias}"], "metavar": metavar, "choices": choices}
+    metadata |= {name: value for name, value in given.items() if value is not None}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
