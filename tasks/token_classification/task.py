@@ -127,10 +127,9 @@ class TokenClassification(Task):
                 for tag in tags:
                     self._split(tag, item.where)
                 tags = write_tags(entities(tags), length=len(tags))
-            unknown = next((place for place, tag in enumerate(tags) if tag not in self._number_of), None)
-            if unknown is not None:
+            if unknown := [given for given, tag in zip(item.tags, tags, strict=True) if tag not in self._number_of]:
                 raise InputError(
-                    f"{item.where}: tag {item.tags[unknown]!r} in column '{self.tags_column}' is not one of the tags "
+                    f"{item.where}: tag {unknown[0]!r} in column '{self.tags_column}' is not one of the tags "
                     f"[{some_of(list(map(repr, self.label_names)))}]: correct it, or list every tag with --label_names"
                 )
             numbers.append(np.array([self._number_of[tag] for tag in tags], dtype=np.int32))
