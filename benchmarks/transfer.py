@@ -50,7 +50,7 @@ from lacuna.tasks.base.rows import stratified_split, write_rows
 
 HELD_OUT_ARTICLES, QUESTIONS = 8, {"train": 3000, "eval": 1000}  # of SQuAD: the last ones; drawn with seed 0
 LONGEST = 800  # characters of its paragraphs; all would take a third longer, and half an hour would not do
-PASSES = {100: 20, 500: 6, 2000: 3}  # over the first sentences of SST-2; 3 over a hundred would be 10 steps
+COUNTS = (100, 500, 2000)  # of the first sentences of SST-2
 WIDTH, WORDS = 256, re.compile(r"\w+")  # of word vectors
 VOLATILE = {"_name_or_path", "architectures", "auto_map", "transformers_version"}  # all else is the architecture
 
@@ -77,14 +77,13 @@ BUILTIN, SQUAD = (tuple(f"{{work}}/{name}-{part}.jsonl" for part in QUESTIONS) f
 FEW = ("{work}/docstrings-500.jsonl", BUILTIN[1])
 OWN_TEXT = "own_text.jsonl"  # the built-in text, from which each held-out docstring is cut
 TASKS = {
-    f"sst2_{n}": Task(f"SST-2, {n:,} phrases", *LABELS, (f"{{work}}/sst2-{n}.tsv", SST2), {"max_epochs": of}, True)
-    for n, of in PASSES.items()
+    f"sst2_{n}": Task(f"SST-2, {n:,} phrases", *LABELS, (f"{{work}}/sst2-{n}.tsv", SST2), several=True) for n in COUNTS
 } | {
     "sst2": Task("SST-2", *LABELS, ("{data}/sst2/train.tsv", SST2), {"max_epochs": 2}),
     "wnut17": Task("WNUT-17: names in messages", "token_classification", "f1", WNUT17),
     "squad": Task("SQuAD, 3,000 questions", *SPANS, SQUAD, {"max_epochs": 5}, best=100),
     "classification": Task("built-in: module family of a docstring", *LABELS, BUILTIN),
-    "classification_500": Task("built-in: the same, 500 docstrings", *LABELS, FEW, {"max_epochs": PASSES[500]}, True),
+    "classification_500": Task("built-in: the same, 500 docstrings", *LABELS, FEW, several=True),
     "questions": Task("built-in: default of a parameter", *SPANS, best=100),
     "multi30k": Task(
         *("Multi30k, English to German", "seq2seq", "chrf", tuple(f"{{data}}/multi30k/{name}" for name in MULTI30K)),
@@ -181,7 +180,7 @@ def write_parts(data: Path, work: Path, *, only: Sequence[str]) -> None:
     """Write the files of tasks that take a part: the first sentences of SST-2, the docstrings as seed 0 divides them,
     the built-in text without the held-out ones, and questions of SQuAD with whole articles held out, whose paragraphs
     are for bits per byte."""
-    for count in PASSES:
+    for count in COUNTS:
         if {f"sst2_{count}", "probe" if count == 2000 else ""} & set(only):
             lines = (data / "sst2/train.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
             (work / f"sst2-{count}.tsv").write_text("".join(lines[: count + 1]), encoding="utf-8")

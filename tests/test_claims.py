@@ -47,11 +47,11 @@ CLAIMS: dict[str, list[str]] = {
         "with an F1 of {transfer[models][runs/novels_20_minutes][3][pretrained][0]:.3f} "
         "({transfer[models][runs/novels_20_minutes][3][first_weights][0]:.3f} from first weights, "
         "{transfer[models][runs/novels_20_minutes][3][words]:.3f} a linear model)",
-        "an accuracy of {transfer-own-default[models][runs/own_mlm][0][pretrained][0]:.3f}. "
-        "First weights reach {transfer-own-default[models][runs/own_mlm][0][first_weights][0]:.3f}, "
-        "TF-IDF with logistic regression {transfer-own-default[models][runs/own_mlm][0][words]:.3f}, "
-        "means of skip-gram vectors {transfer-own-default[models][runs/own_mlm][0][skip_gram]:.3f}. "
-        "With 3,440 labels the encoder is at {transfer-own-default[models][runs/own_mlm][1][pretrained][0]:.3f} "
+        "its accuracy is {teacher-tried[rows][0][classifier]}, where first weights reach "
+        "{teacher-tried[rows][0][first weights]} and TF-IDF with logistic regression "
+        "{teacher-tried[rows][0][TF-IDF]}.",
+        "is at {teacher-tried[rows][0][taught]} (",
+        "With 3,440 labels an encoder is at {transfer-own-default[models][runs/own_mlm][1][pretrained][0]:.3f} "
         "and TF-IDF at {transfer-own-default[models][runs/own_mlm][1][words]:.3f}. "
         "Asked for the default of a parameter, it has an F1 of "
         "{transfer-own-default[models][runs/own_mlm][2][pretrained][0]:.3f} "
