@@ -54,6 +54,8 @@ class Classification(Task):
         """As in `Task`, with the rows of --unlabelled_file too."""
         if options.unlabelled_file is not None:
             parts["unlabelled_rows"] = read(options.unlabelled_file, unlabelled=True, **options.reading())
+            if not parts["unlabelled_rows"]:
+                raise InputError(f"--unlabelled_file {options.unlabelled_file} has no text: name a file that has some")
         return super().from_arguments(options, read=read, **parts)
 
     def read(self, train: list[Row], held_out: list[Row]) -> None:

@@ -128,11 +128,13 @@ def test_a_run_is_resumed_with_the_same_labels_only(folder, tmp_path):
             "one label a text, and this is multi_label",
         ),
         (["--unlabelled_file", "{more}", "--teacher", "/nowhere"], "/nowhere"),
+        (["--unlabelled_file", "{empty}", "--teacher", "{teacher}"], "empty.txt has no text: name a file"),
     ],
 )
 def test_what_cannot_be_is_refused(folder, tmp_path, given, said):
     names = {"teacher": folder / "teacher", "model": folder / "model"}
-    names |= {"more": folder / "more.jsonl", "held": folder / "held.jsonl"}
+    names |= {"more": folder / "more.jsonl", "held": folder / "held.jsonl", "empty": folder / "empty.txt"}
+    names["empty"].touch()
     with pytest.raises(InputError) as caught:
         finetune_classification.main(options_of(folder, tmp_path / "out", *[word.format(**names) for word in given]))
     assert said in str(caught.value)
