@@ -18,6 +18,7 @@ from lacuna.common.files import replacing
 # A table with a row in its first line has its names from --column_names.
 _NAMED_BY_FIRST_LINE = re.compile(r"\.[ct]sv(\.gz|\.zst)?:(?!1$)\d+$", flags=re.IGNORECASE)
 _LONGEST_NAME, _MOST_WORDS = 40, 5
+_HALVES = re.compile("[\ud800-\udfff]")
 _BREAKS = re.compile(r"[\t\r\n]")
 MOST_NAMED = 30
 """Labels that a line for people names."""
@@ -68,6 +69,10 @@ class Row:
             raise InputError(f"{self.where}: column '{column}' holds {value!r}, not text: {remedy}")
         if not value.strip():
             raise InputError(f"{self.where}: column '{column}' is empty: remove the row or fill in its text")
+        if half := _HALVES.search(value):
+            raise InputError(
+                f"{self.where}: column '{column}' holds {half[0]!r}, which is half a character: mend the row"
+            )
         return value
 
 

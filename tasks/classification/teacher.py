@@ -6,7 +6,7 @@ import numpy as np
 import transformers
 from tqdm import tqdm
 
-from lacuna.common.errors import InputError
+from lacuna.common.errors import InputError, called
 from lacuna.common.loading import load_model
 from lacuna.tasks.base.bag_of_words import log_probabilities, tfidf
 from lacuna.tasks.base.models import load_base, resolve_max_length
@@ -25,16 +25,17 @@ def label_texts(
     https://doi.org/10.1145/279943.279962). Where there are no words, the teacher decides alone. Raises InputError: the
     teacher cannot be loaded, or is no classifier with these labels.
     """
-    config, tokenizer = load_base(model=teacher)
+    with called({"--model": "--teacher"}):
+        config, tokenizer = load_base(model=teacher)
+        model, report = load_model(teacher, auto_class="AutoModelForSequenceClassification")
     theirs = [str(name) for _, name in sorted(config.id2label.items())]
     if sorted(theirs) != sorted(label_names):
         raise InputError(
             f"--teacher {teacher} has the labels {', '.join(theirs)}, and the training rows have "
             f"{', '.join(label_names)}: name a classifier that was fine-tuned on these rows"
         )
-    model, report = load_model(teacher, auto_class="AutoModelForSequenceClassification")
-    if report["missing_keys"]:
-        raise InputError(f"--teacher {teacher} was not fine-tuned for classification: fine-tune it first")
+    if report["missing_keys"] or config.problem_type not in (None, "single_label_classification"):
+        raise InputError(f"--teacher {teacher} was not fine-tuned to give one label a text: fine-tune it so first")
     length = resolve_max_length(asked=None, default=256, config=config, tokenizer=tokenizer)
     pipeline = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None)
     order = sorted(range(len(texts)), key=lambda number: -sum(map(len, texts[number])))  # of like length together

@@ -8,7 +8,13 @@ import pytest
 import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
-from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM, BertForSequenceClassification
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+)
 
 from lacuna.common.errors import InputError
 from lacuna.recipes import finetune_classification
@@ -115,6 +121,21 @@ def test_a_run_is_resumed_with_the_same_labels_only(folder, tmp_path):
     finetune_classification.main([*options, "--resume"])
 
 
+def test_a_teacher_that_gives_several_labels_and_half_a_character_are_refused(folder, tmp_path):
+    several = BertForSequenceClassification.from_pretrained(
+        folder / "teacher", problem_type="multi_label_classification"
+    )
+    several.save_pretrained(tmp_path / "several")
+    AutoTokenizer.from_pretrained(folder / "teacher").save_pretrained(tmp_path / "several")
+    options = options_of(folder, tmp_path / "out", "--unlabelled_file", folder / "more.jsonl", "--teacher")
+    with pytest.raises(InputError, match="several was not fine-tuned to give one label a text"):
+        finetune_classification.main([*options, str(tmp_path / "several")])
+    (tmp_path / "half.jsonl").write_text('{"text": "\\ud800 alone"}\n')
+    options[options.index("--unlabelled_file") + 1] = str(tmp_path / "half.jsonl")
+    with pytest.raises(InputError, match=r"half.jsonl:1: column 'text' holds '\\ud800', which is half a character"):
+        finetune_classification.main([*options, str(folder / "teacher")])
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -127,7 +148,7 @@ def test_a_run_is_resumed_with_the_same_labels_only(folder, tmp_path):
             + ["--label_separator", "|"],
             "one label a text, and this is multi_label",
         ),
-        (["--unlabelled_file", "{more}", "--teacher", "/nowhere"], "/nowhere"),
+        (["--unlabelled_file", "{more}", "--teacher", "/nowhere"], "--teacher: there is no folder"),
         (["--unlabelled_file", "{empty}", "--teacher", "{teacher}"], "empty.txt has no text: name a file"),
     ],
 )

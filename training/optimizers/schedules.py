@@ -27,7 +27,7 @@ LONG = 420
 def rsqrt(progress: float, *, step: int, warmup_share: float, decay_share: float) -> float:
     """As `wsd`, and beyond `LONG` steps also with the root of their number: long runs want lower rates.
 
-    Zhai et al., 2022, https://arxiv.org/abs/2106.04560: it needs not know how long a run will be.
+    Zhai et al., 2022, https://arxiv.org/abs/2106.04560. It depends on the steps so far, not on those to come.
     """
     stable = wsd(progress, step=step, warmup_share=warmup_share, decay_share=decay_share)
     return stable * math.sqrt(LONG / max(step + 1, LONG))
