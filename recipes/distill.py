@@ -98,7 +98,7 @@ def main(words: Sequence[str] | None = None) -> str:
     asked = goal.identity() | asdict(how)
     del asked["teacher"]  # it counts by its weights
     if training.is_main_process() and not goal.show_examples:
-        training.claim_output_dir(arguments, identity=asked)
+        training.claim_output_dir(arguments, **asked)
         print(training.processes().describe(), flush=True)
     start.revision = commit_of(start.model, revision=start.revision)
     teacher = objectives.load_teacher(how.teacher, goal, as_ours=modeling.as_ours)

@@ -21,13 +21,13 @@ and task.json, which recipes/predict.py reads.
 from collections.abc import Sequence
 from typing import Any
 
+from lacuna import training
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import builtin_classification, read_labelled, read_unlabelled
 from lacuna.modeling import as_ours
 from lacuna.tasks.base.fine_tuning import fine_tune_task
 from lacuna.tasks.classification.reader import ClassificationArguments
 from lacuna.tasks.classification.task import Classification
-from lacuna.training import FineTuningArguments, ModelArguments, fine_tune, use_all_cores
 
 
 def read(name: str, *, unlabelled: bool = False, **how: Any) -> list[Any]:
@@ -40,14 +40,12 @@ def read(name: str, *, unlabelled: bool = False, **how: Any) -> list[Any]:
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, fine-tune; returns the folder of the model."""
     options = parse_arguments(
-        (ModelArguments, ClassificationArguments, FineTuningArguments), words, description=__doc__
+        (training.ModelArguments, ClassificationArguments, training.FineTuningArguments), words, description=__doc__
     )
-    if options[1].teacher:
-        use_all_cores()  # it is asked before training begins
     return fine_tune_task(
         Classification,
         *options,
-        fine_tune=fine_tune,
+        training=training,
         as_ours=as_ours,
         read=read,
         builtin=builtin_classification,

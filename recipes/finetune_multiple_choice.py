@@ -15,21 +15,21 @@ the right choice, the probability of each), report.md and task.json, which recip
 from collections.abc import Sequence
 from functools import partial
 
+from lacuna import training
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled
 from lacuna.modeling import as_ours
 from lacuna.tasks.base.fine_tuning import fine_tune_task
 from lacuna.tasks.multiple_choice.task import MultipleChoice, MultipleChoiceArguments
-from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, fine-tune; returns the folder of the model."""
     options = parse_arguments(
-        (ModelArguments, MultipleChoiceArguments, FineTuningArguments), words, description=__doc__
+        (training.ModelArguments, MultipleChoiceArguments, training.FineTuningArguments), words, description=__doc__
     )
     return fine_tune_task(
-        MultipleChoice, *options, fine_tune=fine_tune, as_ours=as_ours, read=partial(read_labelled, tagged=False)
+        MultipleChoice, *options, training=training, as_ours=as_ours, read=partial(read_labelled, tagged=False)
     )
 
 

@@ -18,24 +18,24 @@ task.json, which recipes/predict.py reads.
 from collections.abc import Sequence
 from functools import partial
 
+from lacuna import training
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import builtin_questions, read_labelled
 from lacuna.modeling import as_ours
 from lacuna.tasks.base.fine_tuning import fine_tune_task
 from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
 from lacuna.tasks.question_answering.task import QuestionAnswering
-from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
 
 
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, fine-tune; returns the folder of the model."""
     options = parse_arguments(
-        (ModelArguments, QuestionAnsweringArguments, FineTuningArguments), words, description=__doc__
+        (training.ModelArguments, QuestionAnsweringArguments, training.FineTuningArguments), words, description=__doc__
     )
     return fine_tune_task(
         QuestionAnswering,
         *options,
-        fine_tune=fine_tune,
+        training=training,
         as_ours=as_ours,
         read=partial(read_labelled, tagged=False),
         builtin=builtin_questions,

@@ -16,12 +16,13 @@ what should have been), report.md and task.json, which recipes/predict.py reads.
 from collections.abc import Sequence
 from typing import Any
 
+from lacuna import training
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled, read_parallel
 from lacuna.modeling import as_ours
 from lacuna.tasks.base.fine_tuning import fine_tune_task
 from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence, SequenceToSequenceArguments
-from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
+from lacuna.training import FineTuningArguments, ModelArguments
 
 
 def read(file: str, target_file: str | None = None, **reading: Any) -> list[Any]:
@@ -36,7 +37,7 @@ def main(words: Sequence[str] | None = None) -> str:
     options = parse_arguments(
         (ModelArguments, SequenceToSequenceArguments, FineTuningArguments), words, description=__doc__
     )
-    return fine_tune_task(SequenceToSequence, *options, fine_tune=fine_tune, as_ours=as_ours, read=read)
+    return fine_tune_task(SequenceToSequence, *options, training=training, as_ours=as_ours, read=read)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,14 @@ and task.json, which recipes/predict.py reads. Needs the extra `tasks`.
 
 from collections.abc import Sequence
 
+from lacuna import training
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.corpus import read_labelled
 from lacuna.modeling import as_ours
 from lacuna.tasks.base.fine_tuning import fine_tune_task
 from lacuna.tasks.token_classification.reader import TokenClassificationArguments
 from lacuna.tasks.token_classification.task import TokenClassification
-from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
+from lacuna.training import FineTuningArguments, ModelArguments
 
 
 def main(words: Sequence[str] | None = None) -> str:
@@ -29,7 +30,7 @@ def main(words: Sequence[str] | None = None) -> str:
     options = parse_arguments(
         (ModelArguments, TokenClassificationArguments, FineTuningArguments), words, description=__doc__
     )
-    return fine_tune_task(TokenClassification, *options, fine_tune=fine_tune, as_ours=as_ours, read=read_labelled)
+    return fine_tune_task(TokenClassification, *options, training=training, as_ours=as_ours, read=read_labelled)
 
 
 if __name__ == "__main__":

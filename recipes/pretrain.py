@@ -99,7 +99,7 @@ def main(words: Sequence[str] | None = None) -> str:
     )
     goal.check_used()
     if training.is_main_process() and not goal.show_examples:
-        training.claim_output_dir(arguments, identity=goal.identity())
+        training.claim_output_dir(arguments, **goal.identity())
         print(training.processes().describe(), flush=True)
     model_arguments.revision = commit_of(model_arguments.model, revision=model_arguments.revision)
     more, of_task, lines = read_for(data)

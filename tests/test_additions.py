@@ -13,6 +13,7 @@ import torch
 from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
+from lacuna import training
 from lacuna.common.command_line import parse_arguments
 from lacuna.common.options import option
 from lacuna.corpus import read_labelled
@@ -27,7 +28,7 @@ from lacuna.tasks.base.task import Inputs, Task
 from lacuna.tasks.predict.inference import PREDICTORS
 from lacuna.tasks.predict.predictor import Predictor
 from lacuna.tokenization import adapt_tokenizer, save_tokenizer, train_bpe
-from lacuna.training import FineTuningArguments, ModelArguments, fine_tune
+from lacuna.training import FineTuningArguments, ModelArguments
 from lacuna.training.optimizers.optimizers import OPTIMIZERS, Optimizer
 
 
@@ -154,7 +155,7 @@ def recipe(words: Sequence[str]) -> None:
     """Its recipe."""
     start, data, arguments = parse_arguments((ModelArguments, LengthArguments, FineTuningArguments), list(words))
     read = partial(read_labelled, tagged=False)
-    fine_tune_task(Length, start, data, arguments, fine_tune=fine_tune, as_ours=as_ours, read=read)
+    fine_tune_task(Length, start, data, arguments, training=training, as_ours=as_ours, read=read)
 
 
 def test_a_task_is_a_reader_a_task_a_predictor_a_recipe_and_a_line(

@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.multiclass import OneVsRestClassifier
 
 MOST_TEXTS, MOST_WORDS = 100_000, 300_000
 """Training rows of classification, and words of tagging, beyond which they would take minutes."""
+_logistic = partial(LogisticRegression, C=10, max_iter=1000)
 Sentences = Sequence[Sequence[str]]
 _WORDS = re.compile(r"\w+")
 _SENTENCES = re.compile(r"(?<=[.!?])\s+")
@@ -33,7 +35,7 @@ def tfidf(train: Sequence[tuple[str, ...]], held_out: Sequence[tuple[str, ...]])
 
 def fit_and_predict(problem_type: str, train: Any, targets: Any, held_out: Any) -> Any:
     """Predictions of a linear model for features [rows, features]; problem types are those of transformers."""
-    model = Ridge() if problem_type == "regression" else LogisticRegression(C=10, max_iter=1000)
+    model = Ridge() if problem_type == "regression" else _logistic()
     if problem_type == "multi_label_classification":
         model = OneVsRestClassifier(model)
     with warnings.catch_warnings():
@@ -43,7 +45,7 @@ def fit_and_predict(problem_type: str, train: Any, targets: Any, held_out: Any) 
 
 def log_probabilities(train: Any, others: Any, *, targets: Sequence[int], num_labels: int) -> np.ndarray:
     """What logistic regression on features [rows, features] says of others: float64 [others, num_labels]."""
-    model = LogisticRegression(C=10, max_iter=1000).fit(train, targets)
+    model = _logistic().fit(train, targets)
     scores = np.full((others.shape[0], num_labels), np.log(1e-9))  # of labels without a training row
     scores[:, model.classes_] = model.predict_log_proba(others)
     return scores

@@ -53,7 +53,7 @@ def fine_tune_task(
     data: Any,
     arguments: Any,
     *,
-    fine_tune: Callable[..., object],
+    training: Any,
     as_ours: Callable[[Any], Any],
     read: Callable[..., Sequence[Any]],
     builtin: Callable[[], Sequence[Any]] | None = None,
@@ -62,11 +62,14 @@ def fine_tune_task(
 
     Args:
         start, data, arguments: `ModelArguments`, the options of the task's data, `FineTuningArguments`.
-        fine_tune: `lacuna.training.fine_tune`.
+        training: the room of that name; a folder that it cannot have is refused before anything is read.
         as_ours: `lacuna.modeling.as_ours`; native models are trained as ours, which is faster, and saved as
             they came. With LoRA they stay native, since an adapter goes by names.
         read, builtin: see `Task.from_arguments`.
     """
+    if training.is_main_process():
+        training.claim_output_dir(arguments)
+    training.use_all_cores(arguments.threads)  # a teacher is asked before training begins
     start.revision = commit_of(start.model, revision=start.revision)
     origin = {"model": start.model, "trust_remote_code": start.trust_remote_code, "revision": start.revision}
     config, tokenizer = load_base(**origin, writes=kind.writes)
@@ -84,7 +87,7 @@ def fine_tune_task(
     facts = used(data)
     if data.train_file and (digest := fingerprints(data.train_file, [])["sha256"]) != data.train_file:  # a file
         facts["train_file_sha256"] = digest
-    fine_tune(
+    training.fine_tune(
         work=work,
         make_model=make_model,
         tokenizer=tokenizer,

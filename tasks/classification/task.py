@@ -45,8 +45,7 @@ class Classification(Task):
     def __init__(self, options: ClassificationArguments, *, unlabelled_rows: Sequence[Any] = (), **data: Any) -> None:
         """As in `Task`; `unlabelled_rows` are rows of --unlabelled_file."""
         self._unlabelled = as_rows(unlabelled_rows, part="unlabelled")
-        self._more_texts: list[tuple[str, ...]] = []
-        self._more_targets: list[Any] = []
+        self._more: dict[tuple[str, ...], int] = {}  # unlabelled texts, and the pseudo-label of each
         super().__init__(options, **data)
 
     @classmethod
@@ -87,8 +86,8 @@ class Classification(Task):
             self.note_pairs()
         if self._unlabelled:
             self._ask_teacher()
-        texts, targets = self._train_texts + self._more_texts, self._train_targets + self._more_targets
-        examples, cut = self._examples(texts, targets)
+        self._targets: list[Any] = [*self._train_targets, *self._more.values()]
+        examples, cut = self._examples([*self._train_texts, *self._more], self._targets)
         self.set_examples(train=examples, held_out=self._examples(self._eval_texts, self._eval_targets)[0])
         self.notes += scarce_labels(train=self.balance(), held_out=self.head.balance(self._eval_targets))
         self.note_cut(cut, of=len(examples))
@@ -108,15 +107,15 @@ class Classification(Task):
         texts: list[tuple[str, ...]] = list(dict.fromkeys(found))
         if not (more := [text for text in texts if text not in known]):
             raise InputError("--unlabelled_file has no text that is not among the labelled rows: name another file")
-        self._more_texts = more
-        self._more_targets = label_texts(
+        labels = label_texts(
             more,
             teacher=str(self.options.teacher),
             label_names=self.label_names,
             labelled=self._train_texts,
             targets=self._train_targets,
-        ).tolist()
-        self.taught = hashlib.sha256(json.dumps([self._more_texts, self._more_targets]).encode()).hexdigest()
+        )
+        self._more = dict(zip(more, labels.tolist(), strict=True))
+        self.taught = hashlib.sha256(json.dumps([*self._more.items()]).encode()).hexdigest()
         left = len(self._unlabelled) - len(more)
         why = f"; {left:,} left out: they come twice, or are among the labelled rows" if left else ""
         self.notes.append(
@@ -237,7 +236,7 @@ class Classification(Task):
         }
 
     def balance(self) -> dict[str, int]:
-        return self.head.balance(self._train_targets + self._more_targets)
+        return self.head.balance(self._targets)
 
     def show(self, example: Inputs) -> list[str]:
         target = example["labels"]

@@ -12,7 +12,6 @@ from lacuna.tasks.base.bag_of_words import log_probabilities, tfidf
 from lacuna.tasks.base.models import load_base, resolve_max_length
 
 Texts = Sequence[tuple[str, ...]]
-_BATCH = 32
 
 
 def label_texts(
@@ -40,7 +39,7 @@ def label_texts(
     pipeline = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None)
     order = sorted(range(len(texts)), key=lambda number: -sum(map(len, texts[number])))  # of like length together
     given = (dict(zip(("text", "text_pair"), texts[number], strict=False)) for number in order)
-    found = pipeline(given, batch_size=_BATCH, truncation=True, max_length=length, function_to_apply="softmax")
+    found = pipeline(given, batch_size=32, truncation=True, max_length=length, function_to_apply="softmax")
     scores = np.empty((len(texts), len(label_names)))
     shown = tqdm(zip(order, found, strict=True), "labels of --teacher", len(texts), delay=3, leave=False, disable=None)
     for number, answer in shown:

@@ -246,7 +246,8 @@ def test_a_run_is_resumed_with_the_same_model_only(recipe, home, tmp_path, monke
             del given[given.index(f"--{name}") : given.index(f"--{name}") + 2]
         code, said = recipe(*given, f"--{name}", value, "--resume")
         assert code == 2 and "error: --resume: " in said and "--allow_change" in said and "Traceback" not in said
-        assert "text: " not in said  # before the text is read, which may take minutes
+        given[given.index("--data") + 1] = tmp_path / "gone"  # found before the text is read, which may take minutes
+        assert "error: --resume: this is another run" in recipe(*given, f"--{name}", value, "--resume")[1]
     options += ["--max_eval_examples", 10]
     options[options.index("--max_steps") + 1] = 2
     code, said = recipe(*options, "--resume")

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from lacuna.tasks.base.bag_of_words import fit_and_predict, tag_words, tfidf, words_in_common
+from lacuna.tasks.base.bag_of_words import fit_and_predict, log_probabilities, tag_words, tfidf, words_in_common
 from lacuna.tasks.classification.reader import ClassificationArguments
 from lacuna.tasks.classification.task import Classification
 from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
@@ -15,6 +15,12 @@ from lacuna.tasks.token_classification.task import TokenClassification
 
 TRAIN = [("the film is good",), ("the film is bad",), ("good actors",), ("bad actors",)]
 HELD_OUT = [("good or so",), ("bad music",), ("music",)]
+
+
+def test_a_label_without_a_row_is_least_likely() -> None:
+    found = np.exp(log_probabilities(*tfidf(TRAIN, HELD_OUT), targets=[2, 0, 2, 0], num_labels=3))
+    assert found[:, [0, 2]].sum(axis=1) == pytest.approx([1, 1, 1]) and found[:, 1] == pytest.approx([1e-9] * 3)
+    assert found.argmax(axis=1).tolist()[:2] == [2, 0]
 
 
 def test_features_are_words_and_pairs_of_all_texts_of_a_row() -> None:

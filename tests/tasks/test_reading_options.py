@@ -113,9 +113,10 @@ def test_a_resumed_run_knows_how_rows_were_read(
         {"column_names": ["text", "label"]},
     ):
         start = SimpleNamespace(model=str(model), revision=None, trust_remote_code=False)
-        arguments = SimpleNamespace(seed=0, lora_rank=0, output_dir=tmp_path)
+        arguments = SimpleNamespace(seed=0, lora_rank=0, output_dir=tmp_path, threads=1)
         data = ClassificationArguments(train_file="a.tsv", **options)  # type: ignore[arg-type]
-        parts: dict[str, Any] = {"fine_tune": fine_tune, "as_ours": None, "read": read}
+        training = SimpleNamespace(fine_tune=fine_tune, is_main_process=lambda: False, use_all_cores=int)
+        parts: dict[str, Any] = {"training": training, "as_ours": None, "read": read}
         fine_tuning.fine_tune_task(Classification, start, data, arguments, **parts)
     assert asked == [{}, {"encoding": "latin-1"}, *[{"column_names": ["text", "label"]}] * 2]
     plain, latin, *named = identities

@@ -18,12 +18,17 @@ from transformers import (
 
 from lacuna.common.errors import InputError
 from lacuna.recipes import finetune_classification
+from lacuna.tasks.base.models import load_base
+from lacuna.tasks.classification.reader import ClassificationArguments
+from lacuna.tasks.classification.task import Classification
 from lacuna.tasks.classification.teacher import label_texts
 
 SMALL = {"vocab_size": 320, "max_position_embeddings": 128, "hidden_size": 32, "num_hidden_layers": 1}
 SMALL |= {"num_attention_heads": 2, "intermediate_size": 32}
 FEW = [{"text": f"row {i} is {'good' if i % 3 else 'bad'}", "label": "+" if i % 3 else "-"} for i in range(24)]
-MORE = [{"text": f"line {i} seems {('fine', 'good', 'bad')[i % 3]}"} for i in range(30)]
+MORE = [
+    {"text": " ".join(["line", *"abcde"[: i % 5], f"{i} seems {('fine', 'good', 'bad')[i % 3]}"])} for i in range(30)
+]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +38,12 @@ def folder(tmp_path_factory, tokenizer) -> Path:
     torch.manual_seed(0)
     BertForMaskedLM(BertConfig(**SMALL)).save_pretrained(home / "model")
     teacher = BertForSequenceClassification(BertConfig(**SMALL, id2label={0: "+", 1: "-"}, label2id={"+": 0, "-": 1}))
-    teacher.classifier.weight.data.mul_(60)
+    optimizer = torch.optim.AdamW(teacher.parameters(), lr=3e-3)
+    batch = tokenizer([row["text"] for row in MORE], padding=True, return_tensors="pt")
+    for _ in range(60):  # it tells long lines from short ones
+        optimizer.zero_grad()
+        teacher(**batch, labels=torch.arange(30) % 4 // 2).loss.backward()
+        optimizer.step()
     teacher.save_pretrained(home / "teacher")
     for name in ("model", "teacher"):
         tokenizer.save_pretrained(home / name)
@@ -48,19 +58,18 @@ def by_hand(folder: Path, tokenizer) -> list[int]:
     vectorizer = TfidfVectorizer(ngram_range=(1, 2))
     features = vectorizer.fit_transform(row["text"] for row in FEW[:18])
     words = LogisticRegression(C=10, max_iter=1000).fit(features, [row["label"] for row in FEW[:18]])
-    labels = []
+    labels, alone = [], []
     for row in MORE:
         with torch.no_grad():
             logits = model(**tokenizer(row["text"], return_tensors="pt")).logits
         both = logits.softmax(-1).numpy() * words.predict_proba(vectorizer.transform([row["text"]]))
         labels.append(int(both.argmax()))
-    assert 5 < sum(labels) < 25, "neither label is everywhere"
+        alone.append(int(logits.argmax()))
+    assert 5 < sum(labels) < 25 and 5 < sum(alone) < 25 and labels != alone, "each of the two decides some"
     return labels
 
 
 def test_a_label_is_that_of_the_highest_product_of_both_probabilities(folder, tokenizer):
-    from lacuna.tasks.base.models import load_base
-
     _, reading = load_base(model=str(folder / "teacher"))  # as texts are read for tasks
     texts, labelled = [(row["text"],) for row in MORE], [(row["text"],) for row in FEW[:18]]
     options = {"labelled": labelled, "targets": [int(row["label"] == "-") for row in FEW[:18]]}
@@ -73,6 +82,19 @@ def test_a_label_is_that_of_the_highest_product_of_both_probabilities(folder, to
     none = {"labelled": [("...",)] * 18, "targets": options["targets"]}  # no words: the teacher alone
     alone = label_texts(texts, teacher=str(folder / "teacher"), label_names=["-", "+"], **none)
     assert not np.array_equal(alone, other)
+
+
+def test_a_text_is_learned_with_its_own_label(folder, tokenizer):
+    _, reading = load_base(model=str(folder / "model"))
+    options = ClassificationArguments(
+        train_file="few.jsonl", unlabelled_file="more.jsonl", teacher=str(folder / "teacher"), token_dropout=0.0
+    )
+    work = Classification(options, train_rows=FEW[:18], eval_rows=FEW[18:], unlabelled_rows=MORE, tokenizer=reading)
+    learned = [work.example(number, number) for number in range(work.num_examples)]
+    texts = [reading.decode(example["input_ids"], skip_special_tokens=True).strip() for example in learned]
+    assert texts == [row["text"] for row in [*FEW[:18], *MORE]]
+    labels = [example["labels"] for example in learned]
+    assert labels == [int(row["label"] == "-") for row in FEW[:18]] + by_hand(folder, reading)
 
 
 def options_of(folder: Path, output: Path, *more: object) -> list[str]:
@@ -90,8 +112,6 @@ def test_the_student_learns_from_both_and_is_judged_as_without(folder, tokenizer
     said = capsys.readouterr().out
     assert "30 texts of --unlabelled_file" in said and "3 left out" in said
     assert "48 examples to train on, 6 held out" in said
-    from lacuna.tasks.base.models import load_base
-
     ones = sum(by_hand(folder, load_base(model=str(folder / "teacher"))[1])) + 6
     assert f"+ {48 - ones} ({(48 - ones) / 48:.1%}), - {ones} " in said
     finetune_classification.main(options_of(folder, tmp_path / "without"))
@@ -119,6 +139,13 @@ def test_a_run_is_resumed_with_the_same_labels_only(folder, tmp_path):
         model.classifier.weight.data.copy_(before)
         model.save_pretrained(folder / "teacher")
     finetune_classification.main([*options, "--resume"])
+
+
+def test_a_folder_that_is_taken_is_refused_before_the_teacher_is_asked(folder, tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    asked = ["--unlabelled_file", folder / "more.jsonl", "--teacher", "/nowhere"]
+    with pytest.raises(InputError, match="already holds a run"):
+        finetune_classification.main(options_of(folder, tmp_path, *asked))
 
 
 def test_a_teacher_that_gives_several_labels_and_half_a_character_are_refused(folder, tmp_path):

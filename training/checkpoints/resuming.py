@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,22 +37,21 @@ SCHEDULE = (
 _OURS = {"run.json", "metrics.jsonl", "checkpoints"}  # of these a folder with a run has at least one
 
 
-def claim_output_dir(
-    arguments: TrainingArguments, *, resumes: bool = True, identity: dict[str, Any] | None = None
-) -> None:
+def claim_output_dir(arguments: TrainingArguments, *, resumes: bool = True, **identity: Any) -> None:
     """Refuse a folder that holds another run or somebody's files, and lock it against other runs.
 
     A `--push_to_hub` that cannot succeed is refused too; with `--dry_run` nothing is. A recipe that `resumes` has
-    `--resume`, which is offered; what is known of its `identity` before the data is read is compared at once. Raises
+    `--resume`, which is offered; what is known of its identity before the data is read is compared at once. Raises
     InputError: something must stay as it is; StorageError: the folder cannot be written.
     """
     if not getattr(arguments, "dry_run", False):
         _check_output_dir(arguments, resumes=resumes)
         hold(Path(arguments.output_dir))
-        if arguments.resume and (checkpoint := newest_checkpoint(Path(arguments.output_dir))[0]):
-            theirs = read_progress(checkpoint).identity
-            ours = theirs | identity_of(arguments=arguments, config=None, facts=identity or {})
-            check_identity(ours=ours, theirs=theirs, allowed=arguments.allow_change, checkpoint=checkpoint)
+        for checkpoint in sorted(Path(arguments.output_dir, "checkpoints").glob("step-*"))[-1:]:
+            with suppress(CorruptCheckpointError):  # `resume` looks for an older one
+                theirs = read_progress(checkpoint).identity
+                ours = theirs | identity_of(arguments=arguments, config=None, facts=identity)
+                check_identity(ours=ours, theirs=theirs, allowed=arguments.allow_change, checkpoint=checkpoint)
 
 
 def refusal(arguments: TrainingArguments, *, resumes: bool) -> list[str]:
