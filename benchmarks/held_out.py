@@ -24,10 +24,10 @@ from contenders import IGNORED
 from harness import DATA, find_device, run_recipe, short_hash
 from torch import Tensor
 from torch.nn import functional
-from tqdm import tqdm
 from transformers import DataCollatorForLanguageModeling
 
 from lacuna import modeling, tokenization  # noqa: F401  (the former teaches the Auto classes our models)
+from lacuna.common.errors import progress_bar
 
 Kind = Literal["masked", "causal"]
 HEADS = {"masked": "AutoModelForMaskedLM", "causal": "AutoModelForCausalLM"}
@@ -129,7 +129,7 @@ def score(model: Any, material: Material, *, inside_lines: bool = False) -> dict
     options: dict[str, Any] = {"use_cache": False} if material.kind == "causal" else {}
     positions = material.positions() if inside_lines else None
     nats = size = targets = hits = 0.0
-    for start in tqdm(range(0, len(material.inputs), ROWS_AT_ONCE), desc="scoring", leave=False, delay=2):
+    for start in progress_bar(range(0, len(material.inputs), ROWS_AT_ONCE), doing="scoring", unit="batch"):
         rows = slice(start, start + ROWS_AT_ONCE)
         if positions is not None:
             options["position_ids"] = positions[rows].to(device)

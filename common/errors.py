@@ -1,7 +1,23 @@
-"""All errors that a recipe reports, each with its exit code."""
+"""What people are told: all errors that a recipe reports, each with its exit code, and how far it is."""
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
+
+from tqdm import tqdm
+
+LOG_SECONDS = 30
+
+
+def progress_bar(rows: Iterable[Any] | None = None, *, doing: str, unit: str, delay: float = 3, **how: Any) -> Any:
+    """How much of `rows` is done, and time left, on standard error after `delay` seconds; in a log each half minute.
+
+    `how`: options of tqdm, such as the `total` of what is counted by hand.
+    """
+    seconds = 0.1 if sys.stderr.isatty() else LOG_SECONDS
+    look: dict[str, Any] = {"unit": unit, "unit_scale": True, "leave": False, "mininterval": seconds, **how}
+    return tqdm(rows, desc=doing, delay=max(delay, seconds), **look)
 
 
 class LacunaError(Exception):

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import zstandard
-from tqdm import tqdm
+
+from lacuna.common.errors import progress_bar
 
 from .language_model import LanguageModel
 
@@ -65,7 +66,7 @@ def compressed(text: bytes, by: str) -> float:
     zstd = zstandard.ZstdCompressionParameters.from_level(19, window_log=LOOK_BACK.bit_length() - 1)
     of_zstd = zstandard.ZstdCompressor(compression_params=zstd).compressobj(size=len(text))
     stream, size = lzma.LZMACompressor(preset=9) if by == "xz" else of_zstd, 0
-    with tqdm(total=len(text), desc=by, unit="B", unit_scale=True, delay=3, leave=False) as bar:
+    with progress_bar(total=len(text), doing=by, unit="B") as bar:
         for start in range(0, len(text), AT_ONCE):
             size += len(stream.compress(text[start : start + AT_ONCE]))
             bar.update(min(AT_ONCE, len(text) - start))

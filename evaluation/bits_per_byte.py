@@ -8,9 +8,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from tqdm import tqdm
 
-from lacuna.common.errors import InputError
+from lacuna.common.errors import InputError, progress_bar
 
 from .baselines import with_intervals
 from .language_model import LanguageModel, Request, score
@@ -173,7 +172,7 @@ def _group_units(units: list[tuple[int, int, int]], *, room: int) -> Iterator[tu
 
 
 def _encode(language_model: LanguageModel, documents: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    for number, text in enumerate(tqdm(documents, desc="tokenizing", unit="document", delay=3, leave=False)):
+    for number, text in enumerate(progress_bar(documents, doing="tokenizing", unit="document")):
         yield language_model.encode(text, where=f"document {number + 1}")
 
 

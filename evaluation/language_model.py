@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from tqdm import tqdm
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
-from lacuna.common.errors import InputError, NumericsError
+from lacuna.common.errors import InputError, NumericsError, progress_bar
 from lacuna.common.loading import check_vocabulary, load_configuration, load_model, load_tokenizer, longest_input
 
 Kind = Literal["causal", "masked", "encoder-decoder"]
@@ -228,7 +227,7 @@ def score(
     Raises NumericsError: a target's likelihood is not a finite number.
     """
     vocab_size = language_model.model.get_input_embeddings().num_embeddings
-    with tqdm(total=total, desc=description, unit="token", unit_scale=True, delay=3, leave=False) as bar:
+    with progress_bar(total=total, doing=description, unit="token") as bar:
         for batch in batches(iter(requests), batch_size=batch_size, vocab_size=vocab_size):
             yield from _score_batch(language_model, batch)
             bar.update(sum(request.weight for request in batch))

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.stats import rankdata
-from tqdm import tqdm
 
-from lacuna.common.errors import InputError, NumericsError
+from lacuna.common.errors import InputError, NumericsError, progress_bar
 
 from .baselines import SEED, Statistic, with_intervals
 from .language_model import LanguageModel, Request, batches, inputs_of
@@ -122,7 +121,7 @@ def contextual_vectors(
             inside.append(found)
     sums: dict[str, np.ndarray] = {}
     of_one_length = batches(iter(requests), batch_size=batch_size, vocab_size=1)
-    for batch in tqdm(of_one_length, desc="words in text", unit="batch", delay=3, leave=False):
+    for batch in progress_bar(of_one_length, doing="words in text", unit="batch"):
         with torch.no_grad():
             output = language_model.model.base_model(**inputs_of(language_model, batch))
         for states, request in zip(output.last_hidden_state.cpu().double().numpy(), batch, strict=True):

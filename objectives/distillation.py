@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,9 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from tqdm import tqdm
 
-from lacuna.common.errors import InputError, StorageError, called
+from lacuna.common.errors import InputError, StorageError, called, progress_bar
 from lacuna.common.files import cache_folder, locked, storage_errors, sync, write_text
 from lacuna.common.loading import load_configuration, load_model, num_positions
 from lacuna.common.options import Arguments, check_range, essential, option
@@ -207,7 +205,7 @@ class Distilled(PackedPrediction):
     def _ask(self, teacher: nn.Module, folder: Path, facts: dict[str, Any], device: torch.device) -> None:
         """Say how large the answers will be, and write them."""
         numbers, began = range(self.num_examples * self.how.mask_variants), time.perf_counter()
-        counted = tqdm(numbers, desc="counting targets", leave=False, delay=2)
+        counted = progress_bar(numbers, doing="counting targets", unit="row")
         offsets = np.cumsum([0, *(int((self._asked(number)["labels"] != IGNORED).sum()) for number in counted)])
         dtype, targets = np.dtype("uint16" if self.tokens.vocab_size <= 1 << 16 else "int32"), int(offsets[-1])
         size, free = targets * self.how.top_k * (dtype.itemsize + 2), shutil.disk_usage(folder.parent).free
@@ -239,8 +237,7 @@ class Distilled(PackedPrediction):
     @torch.no_grad()
     def _answered(self, teacher: nn.Module, numbers: range, device: torch.device) -> Iterator[tuple[Any, Any]]:
         """The likeliest ids and their log-probabilities, [targets, top_k] of a few examples each."""
-        bar = partial(tqdm, desc="asking the teacher", leave=False, mininterval=0.1 if sys.stderr.isatty() else 30)
-        for start in bar(range(0, len(numbers), _AT_ONCE)):
+        for start in progress_bar(range(0, len(numbers), _AT_ONCE), doing="asking the teacher", unit="batch", delay=0):
             batch = self.collate([self._asked(number) for number in numbers[start : start + _AT_ONCE]])
             for part in self.in_parts(batch):
                 logits, places = self.predict(teacher, to_device(part, device))

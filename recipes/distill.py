@@ -72,12 +72,9 @@ def make_student(start: Any, objective: Any, tokenizer: Any, *, length: int, see
     model = training.starting_model(start, modeling=modeling, objective=objective, **parts)
     objective.check_model(model)
     if not start.model and {"[CLS]", "[SEP]"} <= tokenizer.get_vocab().keys():  # others stay as they are
-        tokenizer = tokenization.adapt_tokenizer(
-            tokenizer=tokenizer,
-            shape=objective.shape,
-            segments=model.config.type_vocab_size > 1,
-            max_length=model.config.max_position_embeddings,
-        )
+        like: dict[str, Any] = {"shape": objective.shape, "segments": model.config.type_vocab_size > 1}
+        like |= {"max_length": model.config.max_position_embeddings}
+        tokenizer = tokenization.adapt_tokenizer(tokenizer=tokenizer, **like)
     return model, tokenizer
 
 
@@ -95,7 +92,7 @@ def main(words: Sequence[str] | None = None) -> str:
         description=__doc__,
     )
     goal.check_used()
-    asked = goal.identity() | asdict(how)
+    asked = goal.identity() | start.identity() | asdict(how)
     del asked["teacher"]  # it counts by its weights
     if training.is_main_process() and not goal.show_examples:
         training.claim_output_dir(arguments, **asked)

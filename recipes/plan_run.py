@@ -64,15 +64,9 @@ def main(words: Sequence[str] | None = None) -> str:
         seed=arguments.seed,
     )
     # A model of --model is loaded whole; a new one is its shapes only, so that any size can be planned anywhere.
+    how = {"tokenizer": tokenizer, "length": max(goal.lengths), "seed": arguments.seed}
     with torch.device("cpu" if model_arguments.model else "meta"):
-        model = training.starting_model(
-            model_arguments,
-            modeling=modeling,
-            objective=works[-1][1],
-            tokenizer=tokenizer,
-            length=max(goal.lengths),
-            seed=arguments.seed,
-        )
+        model = training.starting_model(model_arguments, modeling=modeling, objective=works[-1][1], **how)
     plan = plan_run(model=model, works=works, arguments=arguments, wanted=wanted)
     print(f"{type(model).__name__}, --objective {goal.objective}; text: {store.summary()}\n\n{plan}")
     return str(store.path)

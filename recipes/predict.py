@@ -24,19 +24,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import transformers
-from tqdm import tqdm
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
-from lacuna.common.errors import called
+from lacuna.common.errors import called, progress_bar
 from lacuna.common.private import counted
 from lacuna.corpus import read_unlabelled
 from lacuna.tasks.base.rows import write_rows
 from lacuna.tasks.predict.inference import check_output, open_predictor
 from lacuna.tasks.predict.predictor import PredictionArguments, check_rows, predict
 from lacuna.training import use_all_cores
-
-BAR_AFTER = 5  # seconds
 
 
 def main(words: Sequence[str] | None = None) -> str:
@@ -82,7 +79,7 @@ def answer(arguments: PredictionArguments, *, source: str, say: Callable[..., No
     say("\n".join([f"{counted(count, 'row')} of {source} through {arguments.model}", *predictor.notes]), flush=True)
 
     def answers() -> Iterator[dict[str, Any]]:
-        with tqdm(total=count, unit=" rows", delay=BAR_AFTER, leave=False, disable=None) as bar:
+        with progress_bar(total=count, doing="answering", unit="row") as bar:
             for row in predict(predictor, rows()):
                 yield row
                 bar.update()

@@ -98,8 +98,9 @@ def main(words: Sequence[str] | None = None) -> str:
         description=__doc__,
     )
     goal.check_used()
+    identity = goal.identity() | model_arguments.identity()
     if training.is_main_process() and not goal.show_examples:
-        training.claim_output_dir(arguments, **goal.identity())
+        training.claim_output_dir(arguments, **identity)
         print(training.processes().describe(), flush=True)
     model_arguments.revision = commit_of(model_arguments.model, revision=model_arguments.revision)
     more, of_task, lines = read_for(data)
@@ -113,12 +114,9 @@ def main(words: Sequence[str] | None = None) -> str:
     model = training.starting_model(model_arguments, modeling=modeling, objective=objective, **how)
     objective.check_model(model)
     if not model_arguments.model:
-        tokenizer = tokenization.adapt_tokenizer(
-            tokenizer=tokenizer,
-            shape=objective.shape,
-            segments=model.config.type_vocab_size > 1,
-            max_length=model.config.max_position_embeddings,
-        )
+        like: dict[str, Any] = {"shape": objective.shape, "segments": model.config.type_vocab_size > 1}
+        like |= {"max_length": model.config.max_position_embeddings}
+        tokenizer = tokenization.adapt_tokenizer(tokenizer=tokenizer, **like)
     probe = make_probe(asked, model=model, tokenizer=tokenizer)
     described = f"{type(model).__name__}, {model.num_parameters() / 1e6:.2f} M parameters"
     facts = {"objective": objective.name, "text": store.summary(), "rows": [work.describe() for _, work in works]}
@@ -136,7 +134,7 @@ def main(words: Sequence[str] | None = None) -> str:
         run_info={**facts, **asdict(model_arguments), **asdict(data)},
         evaluates_first=model_arguments.model is not None,
         probe=probe,
-        identity={"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **goal.identity()},
+        identity={"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **identity},
     )
     if training.is_main_process():
         done, ending = f"done: step {results['steps']:,}", training.ending(arguments.output_dir, of=objective.shape)

@@ -19,11 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from lacuna import tokenization
 from lacuna.common.command_line import exit_cleanly, parse_arguments
-from lacuna.common.errors import InputError
+from lacuna.common.errors import InputError, progress_bar
 from lacuna.common.private import shown
 from lacuna.corpus import Text, TextArguments, open_text
 from lacuna.tokenization import Sample, TokenizerArguments
@@ -34,9 +32,7 @@ BARS_FROM_BYTES = 20_000_000  # training on less takes about two seconds
 
 def read(text: Text) -> Iterator[str]:
     """The texts of all documents, with a bar when it takes long."""
-    with tqdm(
-        total=text.total_bytes, desc="reading", unit="B", unit_scale=True, leave=False, delay=3, disable=None
-    ) as bar:
+    with progress_bar(total=text.total_bytes, doing="reading", unit="B") as bar:
         for document in text.texts():
             yield document
             bar.update(text.bytes_read - bar.n)

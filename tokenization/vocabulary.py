@@ -9,11 +9,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from lacuna.common.errors import InputError
+from lacuna.common.errors import InputError, progress_bar
 
 from .patterns import batches, copy_backend
 
@@ -48,7 +47,6 @@ UNSPACED_RANGES = [
 # Combining in name, but they belong to a symbol: emoji and keycaps.
 VARIATION_SELECTORS = [(0xFE00, 0xFE0F), (0xE0100, 0xE01EF)]
 
-SHOWN_SECONDS = 3  # before a bar appears
 ROWS = [
     ("bytes per token", "bytes_per_token", ".2f"),
     ("characters per token", "characters_per_token", ".2f"),
@@ -197,8 +195,7 @@ def compression_report(
     backend = copy_backend(tokenizer, special_is_text=True)
     counts = np.zeros(len(pieces), dtype=np.int64)
     texts = num_bytes = characters = words = 0
-    hidden = None if show_progress else True  # None: hidden where standard error is no terminal
-    with tqdm(desc="measuring", unit="B", unit_scale=True, leave=False, delay=SHOWN_SECONDS, disable=hidden) as bar:
+    with progress_bar(doing="measuring", unit="B", disable=not show_progress) as bar:
         for batch in batches(documents):
             size = sum(len(document.encode()) for document in batch)
             texts, num_bytes, characters = texts + len(batch), num_bytes + size, characters + sum(map(len, batch))

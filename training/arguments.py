@@ -83,6 +83,10 @@ class NewModelArguments(ModelArguments):
         """What was asked for in place of the layers and widths of --size."""
         return {name: value for name in SHAPE if (value := getattr(self, name)) is not None}
 
+    def identity(self) -> dict[str, Any]:
+        """What was asked of a new model, which a run that is resumed must not change; known before text is read."""
+        return {"new_model": {"family": self.family, "size": self.size, "vocab_size": self.vocab_size, **self.shape}}
+
 
 @dataclass
 class TrainingArguments(Arguments):

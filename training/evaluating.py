@@ -6,9 +6,8 @@ from typing import Any
 import torch
 import transformers
 from accelerate.utils import gather_object
-from tqdm import tqdm
 
-from lacuna.common.errors import CorruptCheckpointError
+from lacuna.common.errors import CorruptCheckpointError, progress_bar
 from lacuna.common.work import to_device
 
 from .distributed import fsdp
@@ -93,13 +92,12 @@ def _evaluate(run: Run, *, of_average: bool) -> dict[str, float] | None:
     rows = range(accelerator.process_index, work.num_eval_examples, accelerator.num_processes)
     records: list[dict[str, Any]] = []
     metrics: dict[str, float] | None = None
-    # With `delay` the bar appears only where evaluation takes long enough to ask what is happening.
-    hidden = None if accelerator.is_main_process else True
+    hidden = not accelerator.is_main_process
     run.model.eval()
     # Batches of evaluation have shapes of their own, each of which would be compiled. DDP would wait for its peers,
     # which may have a batch fewer: the bare model is asked.
     with run.averaged(of_average), fsdp.whole(bare), torch.compiler.set_stance("force_eager"):
-        for start in tqdm(range(0, len(rows), size), desc="evaluating", leave=False, delay=3, disable=hidden):
+        for start in progress_bar(range(0, len(rows), size), doing="evaluating", unit="batch", disable=hidden):
             if not go_on():
                 break
             batch = work.collate([work.eval_example(row) for row in rows[start : start + size]])

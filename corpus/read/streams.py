@@ -13,15 +13,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from tqdm import tqdm
-
 from lacuna.common.errors import BadRecord, InputError
 from lacuna.common.private import shown, visible
 
 MAX_DOCUMENT_BYTES = 32 << 20  # of UTF-8; a longer one would make memory a matter of the data
 CHUNK_BYTES = 1 << 18
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
-LOG_SECONDS = 30
 # No text holds the character NUL: a file of a machine that crashed does, and so do UTF-16 and binary files.
 NUL = "NUL characters, which no text holds (a broken copy, UTF-16 or a binary file?)"
 
@@ -230,14 +227,6 @@ def say_once(text: str) -> None:
     """A line on standard error, by the first process alone, and only the first time."""
     if os.environ.get("RANK", "0") == "0":
         print(text, file=sys.stderr, flush=True)
-
-
-def progress_bar(*, total: int | None, doing: str, delay: float = 0) -> Any:
-    """Bytes done, bytes per second and time left, on standard error after `delay` seconds; in a log each half
-    minute."""
-    seconds = 0.1 if sys.stderr.isatty() else LOG_SECONDS
-    look: dict[str, Any] = {"unit": "B", "unit_scale": True, "leave": False}
-    return tqdm(total=total, desc=doing, delay=max(delay, seconds), mininterval=seconds, **look)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from lacuna.common.errors import BadRecord, InputError, StorageError
+from lacuna.common.errors import BadRecord, InputError, StorageError, progress_bar
 from lacuna.common.files import cache_folder, sha256, write_text
 from lacuna.common.private import shown
 
@@ -18,7 +18,7 @@ from ..arguments import TextArguments
 from ..builtin import builtin_documents, builtin_fingerprint
 from .formats import Record, iter_records, kind_of, read_texts, text_of
 from .sources import TEXT_KINDS, HubDataset, find_files, is_hub_name, open_dataset, parse_sources
-from .streams import MARKUP, Piece, Progress, Reading, progress_bar, read_markup, read_text_file, unreadable
+from .streams import MARKUP, Piece, Progress, Reading, read_markup, read_text_file, unreadable
 from .unwrap import unwrapped
 
 VERSION = 1  # rises when other documents are made of the same files
@@ -27,7 +27,6 @@ BAD_RECORD = "bad record"  # in `dropped`
 MAX_BAD_SHARE = 0.001  # of the records, with --on_bad_record skip
 CHECKED_EVERY = 1000  # records
 SHOWN_BAD_RECORDS = 20
-PROGRESS_SECONDS = 3
 LARGE_BYTES = 16 << 20  # smaller files are hashed as fast as they are looked up
 SETTLED_SECONDS = 2  # a file written later than this could change again with the same time of change
 
@@ -273,7 +272,7 @@ def hash_files(paths: Sequence[Path]) -> list[str]:
     digests = []
     try:
         total = sum(path.stat().st_size for path in paths)
-        with progress_bar(total=total, doing="hashing", delay=PROGRESS_SECONDS) as bar:
+        with progress_bar(total=total, doing="hashing", unit="B") as bar:
             for path in paths:
                 digests.append(_known_hash(path))
                 bar.update(path.stat().st_size)

@@ -24,12 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from lacuna.common.errors import InputError, StorageError
+from lacuna.common.errors import InputError, StorageError, progress_bar
 from lacuna.common.files import cache_folder, locked, sha256, sync, write_text
 from lacuna.common.private import shown
 
 from ..arguments import CorpusArguments, StoreArguments
-from ..read.streams import progress_bar
 from ..read.text import Document, Text, open_text
 from .encoding import token_dtype
 from .pieces import BUILD, KEPT, SUFFIX, TOKENIZER, BuildOptions, Piece, TextPiece, make_pieces
@@ -210,7 +209,7 @@ class _Builder:
                 bar.update(text.bytes_read - bar.n)
 
         try:
-            with progress_bar(total=text.total_bytes, doing="tokenizing") as bar:
+            with progress_bar(total=text.total_bytes, doing="tokenizing", unit="B", delay=0) as bar:
                 make_pieces(missing_pieces(), folder=self.folder, num_workers=num_workers)
         finally:
             for half in self.pieces.glob("*.tmp"):  # of workers that were stopped while they wrote
@@ -297,7 +296,7 @@ def assemble(
     total = sum(piece.num_tokens for piece in pieces) * dtype.itemsize
     counts = np.zeros((len(sources), len(COUNTS)), dtype=np.int64)
     first = 0
-    with progress_bar(total=total, doing="joining") as bar, ExitStack() as stack:
+    with progress_bar(total=total, doing="joining", unit="B", delay=0) as bar, ExitStack() as stack:
         tokens_file, *offset_files = [stack.enter_context((folder / name).open("wb")) for name in FILES]
         for file in offset_files:
             _write_header(file, 0)

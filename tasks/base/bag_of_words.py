@@ -4,6 +4,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,12 @@ from scipy.sparse import hstack
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import make_union
 
 MOST_TEXTS, MOST_WORDS = 100_000, 300_000
 """Training rows of classification, and words of tagging, beyond which they would take minutes."""
+MOST_CHARACTERS = 10_000_000
+"""Characters of training rows beyond which their parts of words would take minutes and gigabytes."""
 _logistic = partial(LogisticRegression, C=10, max_iter=1000)
 Sentences = Sequence[Sequence[str]]
 _WORDS = re.compile(r"\w+")
@@ -21,10 +25,15 @@ _SENTENCES = re.compile(r"(?<=[.!?])\s+")
 
 
 def tfidf(train: Sequence[tuple[str, ...]], held_out: Sequence[tuple[str, ...]]) -> tuple[Any, Any] | None:
-    """TF-IDF of words and pairs of words of both parts, sparse [rows, features]; None where a column has no words."""
+    """TF-IDF of words, pairs of words and three to five characters of a word, of both parts, sparse [rows, features].
+
+    Beyond `MOST_CHARACTERS` of words and pairs alone. None where a column has no words.
+    """
+    kinds: list[dict[str, Any]] = [{"ngram_range": (1, 2)}, {"analyzer": "char_wb", "ngram_range": (3, 5)}]
+    kinds = kinds[: 1 + (sum(map(len, chain.from_iterable(train))) <= MOST_CHARACTERS)]
     parts = []
     for texts, others in zip(zip(*train, strict=True), zip(*held_out, strict=True), strict=True):
-        vectorizer = TfidfVectorizer(ngram_range=(1, 2))
+        vectorizer = make_union(*(TfidfVectorizer(sublinear_tf=True, **kind) for kind in kinds))
         try:
             parts.append((vectorizer.fit_transform(texts), vectorizer.transform(others)))
         except ValueError:  # an empty vocabulary

@@ -83,8 +83,8 @@ def fine_tune_task(
         return model if arguments.lora_rank else as_ours(model)
 
     labels: dict[str, Any] = {} if work.label_names is None else {"labels": work.label_names}
-    labels |= {"taught": work.taught} if work.taught else {}
-    facts = used(data)
+    taught = {"pseudo_labels": work.pseudo_labels} if work.pseudo_labels else {}
+    facts = used(data) | taught
     if data.train_file and (digest := fingerprints(data.train_file, [])["sha256"]) != data.train_file:  # a file
         facts["train_file_sha256"] = digest
     training.fine_tune(
@@ -93,7 +93,7 @@ def fine_tune_task(
         tokenizer=tokenizer,
         arguments=arguments,
         run_info={"objective": work.objective, "model": start.model, "revision": start.revision, "task": facts},
-        identity={"task": identity(data), **labels, "examples": work.num_examples},
+        identity={"task": identity(data), **labels, **taught, "examples": work.num_examples},
         finish=partial(write_results, work),
         describe=work.describe,
     )

@@ -49,8 +49,8 @@ class Task(Work):
     """What of `predictions` says how far off they are, where none is simply right or wrong."""
     probability_note = ""
     """What the `probability` of `predictions` is that of, a sentence for the report."""
-    taught = ""
-    """A digest of what a teacher said of texts without labels; empty without one."""
+    pseudo_labels = ""
+    """How many texts without labels a teacher labelled, and a digest of what it said; empty without one."""
     balance_of = "training examples"
     """What `balance` counts."""
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from torch import Tensor, nn
 
-from lacuna.common.errors import InputError
+from lacuna.common.errors import InputError, called
 from lacuna.tasks.base.bag_of_words import MOST_TEXTS, tfidf
 from lacuna.tasks.base.columns import only_ones
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
@@ -102,7 +102,9 @@ class Classification(Task):
         known, first = {*self._train_texts, *self._eval_texts}, self._unlabelled[0]
         columns = [self.text_column, *filter(None, [self.text_pair_column])]
         if len(columns) == 1 and self.text_column not in first.fields:  # as of lines, whose column is "text"
-            columns = list(CLASSIFICATION.only("text_column", by_content=only_ones, pairs="").find([first]))
+            with called({"Name it with --text_column": f"Call it {self.text_column!r}, as in --train_file"}):
+                columns = list(CLASSIFICATION.only("text_column", by_content=only_ones, pairs="").find([first]))
+            self.notes.append(f"--unlabelled_file: the text is in the column '{columns[0]}'")
         found = (tuple(row.text(name, option=None) for name in columns) for row in self._unlabelled)
         texts: list[tuple[str, ...]] = list(dict.fromkeys(found))
         if not (more := [text for text in texts if text not in known]):
@@ -115,7 +117,8 @@ class Classification(Task):
             targets=self._train_targets,
         )
         self._more = dict(zip(more, labels.tolist(), strict=True))
-        self.taught = hashlib.sha256(json.dumps([*self._more.items()]).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps([*self._more.items()]).encode()).hexdigest()
+        self.pseudo_labels = f"{len(more):,} texts, sha256 {digest[:16]}"
         left = len(self._unlabelled) - len(more)
         why = f"; {left:,} left out: they come twice, or are among the labelled rows" if left else ""
         self.notes.append(
@@ -206,7 +209,7 @@ class Classification(Task):
         return self.head.baseline(self._train_targets, self._eval_targets)
 
     def bag_of_words(self) -> dict[str, float]:
-        """TF-IDF of words and pairs of words, and a linear model."""
+        """TF-IDF of words, their pairs and their parts, and a linear model."""
         targets = self._train_targets
         if len(set(map(str, targets))) < 2 or len(targets) > MOST_TEXTS:
             return {}

@@ -53,16 +53,22 @@ def folder(tmp_path_factory, tokenizer) -> Path:
 
 
 def by_hand(folder: Path, tokenizer) -> list[int]:
-    """Labels of MORE as numbers: the higher product of both probabilities, text by text."""
+    """Labels of MORE as numbers: the higher product of both probabilities, that of the words counted as four."""
     model = AutoModelForSequenceClassification.from_pretrained(folder / "teacher").eval()
-    vectorizer = TfidfVectorizer(ngram_range=(1, 2))
-    features = vectorizer.fit_transform(row["text"] for row in FEW[:18])
+    few = [row["text"] for row in FEW[:18]]
+    first = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(few)
+    second = TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 5), sublinear_tf=True).fit(few)
+
+    def described(texts: list[str]) -> np.ndarray:
+        return np.hstack([first.transform(texts).toarray(), second.transform(texts).toarray()])
+
+    features = described(few)
     words = LogisticRegression(C=10, max_iter=1000).fit(features, [row["label"] for row in FEW[:18]])
     labels, alone = [], []
     for row in MORE:
         with torch.no_grad():
             logits = model(**tokenizer(row["text"], return_tensors="pt")).logits
-        both = logits.softmax(-1).numpy() * words.predict_proba(vectorizer.transform([row["text"]]))
+        both = logits.softmax(-1).numpy() * words.predict_proba(described([row["text"]])) ** 4
         labels.append(int(both.argmax()))
         alone.append(int(logits.argmax()))
     assert 5 < sum(labels) < 25 and 5 < sum(alone) < 25 and labels != alone, "each of the two decides some"
@@ -111,6 +117,8 @@ def test_the_student_learns_from_both_and_is_judged_as_without(folder, tokenizer
     finetune_classification.main(options_of(folder, tmp_path / "with", *taught, "--save_steps", 1))
     said = capsys.readouterr().out
     assert "30 texts of --unlabelled_file" in said and "3 left out" in said
+    recorded = json.loads((tmp_path / "with" / "run.json").read_text())["task"]["pseudo_labels"]
+    assert recorded.startswith("30 texts, ") and recorded in (tmp_path / "with" / "README.md").read_text()
     assert "48 examples to train on, 6 held out" in said
     ones = sum(by_hand(folder, load_base(model=str(folder / "teacher"))[1])) + 6
     assert f"+ {48 - ones} ({(48 - ones) / 48:.1%}), - {ones} " in said
@@ -133,12 +141,27 @@ def test_a_run_is_resumed_with_the_same_labels_only(folder, tmp_path):
         model.classifier.weight.data.neg_()
         model.save_pretrained(folder / "teacher")
         options[options.index("--max_steps") + 1] = "3"
-        with pytest.raises(InputError, match=r"--resume: .*taught is .* and was "):
+        with pytest.raises(InputError, match=r"--resume: .*pseudo_labels is .* and was "):
             finetune_classification.main([*options, "--resume"])
     finally:
         model.classifier.weight.data.copy_(before)
         model.save_pretrained(folder / "teacher")
     finetune_classification.main([*options, "--resume"])
+    few = ["--max_length", "20", "--resume"]
+    with pytest.raises(InputError, match=r": task.max_length is 20 and was None. Resume"):
+        finetune_classification.main([*options, *few])
+
+
+def test_the_text_of_a_table_without_labels_is_found_and_said(folder, tmp_path, capsys):
+    more = tmp_path / "more.csv"
+    taught = ["--unlabelled_file", more, "--teacher", folder / "teacher", "--dry_run"]
+    asked = options_of(folder, tmp_path / "out", *taught)
+    more.write_text("number,review\n" + "".join(f"{number},{row['text']}\n" for number, row in enumerate(MORE)))
+    finetune_classification.main(asked)
+    assert "--unlabelled_file: the text is in the column 'review'" in capsys.readouterr().out
+    more.write_text("one,other\n" + "".join(f"a title,{row['text']}\n" for row in MORE))
+    with pytest.raises(InputError, match=r"which column .* Call it 'text', as in --train_file"):
+        finetune_classification.main(asked)
 
 
 def test_a_folder_that_is_taken_is_refused_before_the_teacher_is_asked(folder, tmp_path):

@@ -125,12 +125,20 @@ def check_identity(
         raise InputError(f"--allow_change {unknown[0]} is unknown; known are {', '.join(sorted(ours))}")
     names = [name for name in sorted({*ours, *theirs} - set(allowed)) if ours.get(name) != theirs.get(name)]
     if names:
-        differences = "; ".join(f"{name} is {ours.get(name)!r} and was {theirs.get(name)!r}" for name in names)
+        found = [each for name in names for each in _differences(name, ours.get(name), theirs.get(name))]
         raise InputError(
-            f"--resume: this is another run than that in {checkpoint}: {differences}. Resume with the same values, "
-            f"start a new --output_dir, or say that it is meant: --allow_change {' '.join(names)}"
+            f"--resume: this is another run than that in {checkpoint}: {'; '.join(found)}. Resume with the same "
+            f"values, start a new --output_dir, or say that it is meant: --allow_change {' '.join(names)}"
         )
     return _changes(theirs, ours)
+
+
+def _differences(name: str, ours: Any, theirs: Any) -> list[str]:
+    """What differs between two values, of dictionaries only their parts that do."""
+    if not isinstance(ours, dict) or not isinstance(theirs, dict):
+        return [f"{name} is {ours!r} and was {theirs!r}"]
+    keys = [key for key in sorted({*ours, *theirs}) if ours.get(key) != theirs.get(key)]
+    return [each for key in keys for each in _differences(f"{name}.{key}", ours.get(key), theirs.get(key))]
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
