@@ -67,6 +67,7 @@ CLAIMS: dict[str, list[str]] = {
         "it is {side_by_side[speed][AVX2][pairs][0][lacuna_faster_by]:.3f} times there",
         "BERT ends at {time_to_loss-adamw[summary][compared][1][its loss]:.3f} nats",
     ],
+    "docs/evaluation.md": ["in turn: {blimp-tried[rows][0][minutes]} minutes for a micro encoder"],
     "docs/pretraining.md": [
         "{transfer-curve[pretraining][runs/minutes_5][eval_loss]:.2f} to "
         "{transfer-curve[pretraining][runs/minutes_20][eval_loss]:.2f} and "
