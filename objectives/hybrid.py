@@ -27,10 +27,6 @@ _OF_NO_ROW = ("is_causal", "_False", "_True")  # ends of names in a batch that t
 
 
 @lru_cache(maxsize=64)
-def _order(seed: int, block: int) -> list[int]:
-    return random_stream(seed=seed, stream="kinds", index=block).permutation(_BLOCK).tolist()
-
-
 def several_processes() -> bool:
     """Whether this is one of several processes that train a model together."""
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
@@ -65,7 +61,8 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
     def is_causal(self, index: int) -> bool:
         """Whether training sample number `index` is a causal row."""
         block, place = divmod(index, _BLOCK)
-        number = block * _BLOCK + _order(self.seed, block)[place]
+        order = random_stream(seed=self.seed, stream="kinds", index=block).permutation(_BLOCK)
+        number = block * _BLOCK + int(order[place])
         return math.floor((number + 1) * self.share) > math.floor(number * self.share)
 
     def _example(self, row: PackedRow, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:

@@ -42,15 +42,8 @@ def prepare(
             "tokens: leave it out"
         )
     tokenizer, store = corpus.prepare_corpus(data, tokenizer_for=lambda _: tokenizer, fingerprint_of=fingerprint_of)
-    works = objectives.make_works(
-        goal,
-        store=store,
-        tokenizer=tokenizer,
-        byte_lengths=tokenization.token_byte_lengths(tokenizer),
-        token_edges=tokenization.token_edges(tokenizer),
-        seed=seed,
-        teacher=how,
-    )
+    facts = tokenization.token_facts(tokenizer)
+    works = objectives.make_works(goal, store=store, tokenizer=tokenizer, seed=seed, **facts, teacher=how)
     return tokenizer, store, works
 
 

@@ -42,27 +42,12 @@ def main(words: Sequence[str] | None = None) -> str:
         read = partial(corpus.read_labelled, **data.reading_for())
         options = {"task": data.for_task, "read": read, "builtin": corpus.BUILTIN_TASKS}
         more, _ = read_task_texts(data.for_file, **options)
-    tokenizer, store = corpus.prepare_corpus(
-        data,
-        tokenizer_for=lambda text: tokenization.load_or_train(
-            text,
-            tokenizer=data.tokenizer,
-            model=model_arguments.model,
-            vocab_size=model_arguments.vocab_size,
-            num_sentinels=goal.num_sentinels,
-            trust_remote_code=model_arguments.trust_remote_code,
-        ),
-        fingerprint_of=tokenization.tokenizer_fingerprint,
-        more=more,
-    )
-    works = objectives.make_works(
-        goal,
-        store=store,
-        tokenizer=tokenizer,
-        byte_lengths=tokenization.token_byte_lengths(tokenizer),
-        token_edges=tokenization.token_edges(tokenizer),
-        seed=arguments.seed,
-    )
+    asked = {name: getattr(model_arguments, name) for name in ("model", "vocab_size", "trust_remote_code", "revision")}
+    find = partial(tokenization.load_or_train, tokenizer=data.tokenizer, num_sentinels=goal.num_sentinels, **asked)
+    fingerprint_of = tokenization.tokenizer_fingerprint
+    tokenizer, store = corpus.prepare_corpus(data, tokenizer_for=find, fingerprint_of=fingerprint_of, more=more)
+    facts = tokenization.token_facts(tokenizer)
+    works = objectives.make_works(goal, store=store, tokenizer=tokenizer, seed=arguments.seed, **facts)
     # A model of --model is loaded whole; a new one is its shapes only, so that any size can be planned anywhere.
     how = {"tokenizer": tokenizer, "length": max(goal.lengths), "seed": arguments.seed}
     with torch.device("cpu" if model_arguments.model else "meta"):

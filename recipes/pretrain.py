@@ -40,28 +40,12 @@ def prepare(
     data: Any, goal: Any, model_arguments: Any, *, more: list[str], seed: int
 ) -> tuple[Any, Any, list[tuple[float, Any]]]:
     """The tokenizer, the token store, and the objective of each stage."""
-    tokenizer, store = corpus.prepare_corpus(
-        data,
-        tokenizer_for=lambda text: tokenization.load_or_train(
-            text,
-            tokenizer=data.tokenizer,
-            model=model_arguments.model,
-            vocab_size=model_arguments.vocab_size,
-            num_sentinels=goal.num_sentinels,
-            trust_remote_code=model_arguments.trust_remote_code,
-            revision=model_arguments.revision,
-        ),
-        fingerprint_of=tokenization.tokenizer_fingerprint,
-        more=more,
-    )
-    works = objectives.make_works(
-        goal,
-        store=store,
-        tokenizer=tokenizer,
-        byte_lengths=tokenization.token_byte_lengths(tokenizer),
-        token_edges=tokenization.token_edges(tokenizer),
-        seed=seed,
-    )
+    asked = {name: getattr(model_arguments, name) for name in ("model", "vocab_size", "trust_remote_code", "revision")}
+    find = partial(tokenization.load_or_train, tokenizer=data.tokenizer, num_sentinels=goal.num_sentinels, **asked)
+    fingerprint_of = tokenization.tokenizer_fingerprint
+    tokenizer, store = corpus.prepare_corpus(data, tokenizer_for=find, fingerprint_of=fingerprint_of, more=more)
+    facts = tokenization.token_facts(tokenizer)
+    works = objectives.make_works(goal, store=store, tokenizer=tokenizer, seed=seed, **facts)
     return tokenizer, store, works
 
 

@@ -5,4 +5,4 @@ from .bpe import check_extension, check_options, extend_tokenizer, train_bpe
 from .files import check_output_dir, load_or_train, load_tokenizer, save_tokenizer, tokenizer_fingerprint, train_once
 from .patterns import SPECIAL_TOKENS, adapt_tokenizer, pattern_of
 from .sampling import Sample, sample_documents
-from .vocabulary import compression_report, describe_report, peak_memory, token_byte_lengths, token_edges, torn_warning
+from .vocabulary import compression_report, describe_report, peak_memory, token_byte_lengths, token_facts, torn_warning

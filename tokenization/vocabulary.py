@@ -90,6 +90,11 @@ def token_byte_lengths(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
     return np.array([len(piece) for piece in token_bytes(tokenizer)], dtype=np.int64)
 
 
+def token_facts(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    """What objectives ask of tokens: `byte_lengths` [len(tokenizer)] and `token_edges` [len(tokenizer), 2]."""
+    return {"byte_lengths": token_byte_lengths(tokenizer), "token_edges": token_edges(tokenizer)}
+
+
 def token_edges(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
     """Class of the first and of the last character of each token: uint8 [len(tokenizer), 2].
 

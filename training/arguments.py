@@ -288,6 +288,9 @@ class FineTuningArguments(TrainingArguments):
     seeds: int = _length(
         1, "Train this many times, with --seed, --seed + 1, ...; results.json has means and deviations."
     )
+    soup: bool = _length(
+        False, "Begin the runs of --seeds alike and save the mean of their last weights: better where rows are few."
+    )
     dry_run: bool = _length(False, "Show the data and how much of the model would learn, then exit without training.")
 
     def __post_init__(self) -> None:
@@ -295,6 +298,9 @@ class FineTuningArguments(TrainingArguments):
         super().__post_init__()
         self.learning_rate = asked  # or None, until the model is there (schedules.py)
         check_range(self, "seeds", at_least=1)
+        if self.soup and self.seeds < 2:
+            raise InputError("--soup is the mean of several runs: say how many with --seeds, such as --seeds 5")
+        self.average = "none" if self.soup else self.average
         if self.seeds > 1 and self.resume:
             raise InputError(
                 f"--resume continues one run, and --seeds {self.seeds} are several: start them in another --output_dir"

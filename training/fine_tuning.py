@@ -21,6 +21,7 @@ from .checkpoints.resuming import claim_output_dir, refusal
 from .environment import is_main_process, processes
 from .loop import train
 from .optimizers.adapters import prepare
+from .optimizers.averages import Soup
 from .optimizers.schedules import with_rate
 from .reports.page import ending
 from .stages import resolve
@@ -68,21 +69,28 @@ def fine_tune(
         decided = work.settings()
         info["task"] = {name: decided.get(name, it) if it in (None, [], "auto") else it for name, it in task.items()}
     seeds, every = list(range(arguments.seed, arguments.seed + arguments.seeds)), list[dict[str, float]]()
+    soup = Soup(len(seeds)) if arguments.soup else None
+    if soup is not None:
+        info["objective"] = f"{info['objective']}, the mean of the weights of {len(seeds)} runs"
     for seed in seeds:
         one = arguments if len(seeds) == 1 else _of_seed(arguments, seed)
         results = train(
-            model=make_model(seed),
+            model=make_model(arguments.seed if soup else seed),
             work=work,
             tokenizer=tokenizer,
             arguments=one,
             run_info=info,
             identity=identity,
+            blend=soup.blend if soup else None,
             stay_joined=seed != seeds[-1],
         )
         every.append(results)
         if is_main_process() and finish is not None:
             finish(results, Path(one.output_dir))
-    results = every[0] if len(every) == 1 else _together(work, every, seeds)
+    results = every[-1] if soup or len(every) == 1 else _together(work, every, seeds)
+    if soup is not None:
+        metrics = [name for name in results if name.startswith("eval_")]
+        results |= {f"alone_{name[5:]}": fmean(one[name] for one in every[:-1]) for name in metrics}
     if is_main_process():
         _gather(results, Path(arguments.output_dir), seeds)
         print("\n".join([*outcome(results), *fell_short(results, work), ending(arguments.output_dir)]), flush=True)
@@ -91,19 +99,20 @@ def fine_tune(
 
 
 def _of_seed(arguments: FineTuningArguments, seed: int) -> FineTuningArguments:
-    """The options of one of several runs, in a folder of its own, which the main process claims."""
-    folder = Path(arguments.output_dir)
-    one = replace(arguments, seed=seed, seeds=1, output_dir=str(folder / f"seed-{seed}"))
+    """The options of one of several runs, which has a folder of its own, but for the last of `--soup`."""
+    folder, pours = Path(arguments.output_dir), arguments.soup and seed == arguments.seed + arguments.seeds - 1
+    apart: dict[str, Any] = {} if pours else {"soup": False, "seeds": 1, "output_dir": str(folder / f"seed-{seed}")}
+    one = replace(arguments, seed=seed, **apart)
     if is_main_process():
         hold(folder)  # the run before has let go of it
-        claim_output_dir(one)
+        if not pours:
+            claim_output_dir(one)
         print(f"seed {seed}, {seed - arguments.seed + 1} of {arguments.seeds}", flush=True)
     return one
 
 
 def _together(work: Work, every: list[dict[str, float]], seeds: list[int]) -> dict[str, float]:
-    """Means over runs, with standard deviations of metrics; the seed of the best run (lower loss decides), and its own
-    metrics."""
+    """Means over runs, standard deviations of metrics, and the best seed (of equal ones by loss) with its own."""
     results: dict[str, float] = {}
     for name in every[0]:
         values = [float(one[name]) for one in every if name in one]
@@ -128,7 +137,9 @@ def _gather(results: dict[str, float], folder: Path, seeds: list[int]) -> None:
 
     That it is the best of several is said before the first section of the card and of the report.
     """
-    if len(seeds) == 1:
+    if "alone_loss" in results:
+        write_text(folder / "results.json", json.dumps(results, indent=2) + "\n")
+    if "best_seed" not in results:
         return
     said = (
         f"Trained {len(seeds)} times, with seeds {seeds[0]} to {seeds[-1]}. All here is about seed "
@@ -155,12 +166,13 @@ def outcome(results: dict[str, float]) -> list[str]:
         beside = {
             " ± ": f"{name}_std",
             "   kept ": f"best_seed_{metric}",
+            "   one run alone ": f"alone_{metric}",
             "   before training ": f"start_{metric}",
             "   without a model ": f"baseline_{metric}",
             "   bag of words ": f"words_{metric}",
         }
         lines.append(line + "".join(f"{what}{results[key]:.4f}" for what, key in beside.items() if key in results))
-    if "seeds" in results:
+    if "best_seed" in results:
         lines.append(
             f"means and standard deviations over {results['seeds']} seeds; the model that is kept is of seed "
             f"{results['best_seed']}"

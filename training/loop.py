@@ -6,7 +6,7 @@ import math
 import re
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -45,6 +45,7 @@ def train(
     identity: dict[str, Any] | None = None,
     evaluates_first: bool = False,
     probe: Probe | None = None,
+    blend: Callable[[nn.Module], bool] | None = None,
     stay_joined: bool = False,
 ) -> dict[str, float]:
     """Train a model on a work and write the output folder.
@@ -58,6 +59,7 @@ def train(
         identity: what must be equal when this run is resumed (fingerprints of data and tokenizer).
         evaluates_first: evaluate before the first step too, for a model that knows something already.
         probe: what it returns is logged as held-out scores are, and changes nothing of the run.
+        blend: takes the weights that training ends with, and says whether it changed them.
         stay_joined: keep the process group, because another run follows.
 
     Returns the content of results.json, on every process.
@@ -84,6 +86,8 @@ def train(
     try:
         with run.signals, Watchdog(arguments.hang_timeout) as run.watchdog, _memory_errors(run), bounded_memory():
             _train(run)
+            if blend is not None and blend(run.bare):
+                evaluate_and_log(run)
             results = _finish(run)
     finally:
         if run.pushes is not None:

@@ -126,15 +126,11 @@ def unwritable(row: Mapping[str, Any], *, columns: Sequence[str], ending: str) -
     if ending == ".jsonl":
         return None
     if strange := [name for name in row if name not in columns]:
-        return (
-            f"has a column '{strange[0]}', which the first row has not: let --output end with .jsonl, where rows may "
-            "differ"
-        )
+        return f"has a column '{strange[0]}', which the first row has not: let --output end with .jsonl"
     texts = [text for text in (*row, *row.values()) if isinstance(text, str)]  # JSON writes a tab in letters
     if ending == ".tsv" and (broken := [text for text in texts if _BREAKS.search(text)]):
         return (
-            f"has a tab or the end of a line in {broken[0][:80]!r}, which .tsv has no way to write: let --output end "
-            "with .jsonl or .csv"
+            f"has a tab or end of a line in {broken[0][:80]!r}, which .tsv cannot hold: let --output end with .jsonl"
         )
     return None
 

@@ -11,7 +11,7 @@ from lacuna.tasks.base.bag_of_words import log_probabilities, tfidf
 from lacuna.tasks.base.models import load_base, resolve_max_length
 
 Texts = Sequence[tuple[str, ...]]
-TRUST = 4  # in the bag of words: its probabilities are timid, those of a model that learned few rows bold
+TRUST = 3  # in the bag of words: its probabilities are timid, those of a model that learned few rows bold
 
 
 def label_texts(

@@ -8,7 +8,7 @@ import pytest
 from lacuna.common.command_line import parse_arguments
 from lacuna.corpus import CorpusArguments, open_store, prepare_corpus
 from lacuna.objectives import ObjectiveArguments, make_works
-from lacuna.tokenization import load_or_train, token_byte_lengths, token_edges, tokenizer_fingerprint
+from lacuna.tokenization import load_or_train, token_facts, tokenizer_fingerprint
 
 
 def works_of(words: list[str], **options):
@@ -18,8 +18,7 @@ def works_of(words: list[str], **options):
         tokenizer_for=lambda text: load_or_train(text, tokenizer=data.tokenizer, model=None, vocab_size=300),
         fingerprint_of=tokenizer_fingerprint,
     )
-    about = {"byte_lengths": token_byte_lengths(tokenizer), "token_edges": token_edges(tokenizer), "seed": 0}
-    ((_, work),) = make_works(goal, store=store, tokenizer=tokenizer, **about)
+    ((_, work),) = make_works(goal, store=store, tokenizer=tokenizer, seed=0, **token_facts(tokenizer))
     return tokenizer, store, work
 
 

@@ -14,7 +14,7 @@ from examples import fast
 
 from lacuna.corpus import TextArguments, open_text, prepare_store
 from lacuna.objectives import IGNORED, OBJECTIVES, ObjectiveArguments, SpecialTokens
-from lacuna.tokenization import token_byte_lengths, token_edges, tokenizer_fingerprint, train_bpe
+from lacuna.tokenization import token_facts, tokenizer_fingerprint, train_bpe
 from lacuna.training.checkpoints.saving import Progress
 from lacuna.training.loop import _loader
 from lacuna.training.stages import Stage
@@ -61,8 +61,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, Any]
         found[weighted] = {
             "store": store,
             "tokens": SpecialTokens.of(tokenizer),
-            "byte_lengths": token_byte_lengths(tokenizer),
-            "token_edges": token_edges(tokenizer),
+            **token_facts(tokenizer),
             "seed": 3,
             "sequence_length": LENGTH,
         }

@@ -458,8 +458,8 @@ MISTAKES: list[tuple[list[dict[str, Any]], list[str], str]] = [
     ([{"text": "a"}, {"text": "b", "prediction": "c"}], [], "new.jsonl:2: there is a column 'prediction' already"),
     ([{"text": "a"}, {"text": "b", "more": 1}], ["--output", "x.csv"], "new.jsonl:2 has a column 'more'"),
     ([{"text": "a"}, {"text": "b", "more": 1}], ["--output", "x.TSV"], "new.jsonl:2 has a column 'more'"),
-    ([{"text": "a"}, {"text": "b\tc"}], ["--output", "x.tsv"], "new.jsonl:2 has a tab or the end of a line in 'b"),
-    ([{"text": "a", "b\nc": 1}], ["--output", "x.tsv"], "new.jsonl:1 has a tab or the end of a line in 'b"),
+    ([{"text": "a"}, {"text": "b\tc"}], ["--output", "x.tsv"], "new.jsonl:2 has a tab or end of a line in 'b"),
+    ([{"text": "a", "b\nc": 1}], ["--output", "x.tsv"], "new.jsonl:1 has a tab or end of a line in 'b"),
     ([{"text": "a"}], ["--output", "x.xml"], "the ending '.xml'; answers are written as .jsonl, .csv, .tsv"),
     ([{"text": "a"}], ["--output", "new.jsonl"], "is the file of --input"),
     ([{"text": "a"}], ["--output", "there.jsonl"], "is there already; add --overwrite"),
@@ -591,7 +591,7 @@ def test_a_file_that_breaks_off_is_not_there(tmp_path) -> None:
 def test_what_only_answers_bring_is_refused_as_they_come(tmp_path) -> None:
     for rows, name, message in (
         ([{"a": "1"}, {"a": "1", "b": 2}], "x.csv", "row 2 has a column 'b', which the first row has not"),
-        ([{"a": "1"}, {"a": "2\t3"}], "x.tsv", "row 2 has a tab or the end of a line"),
+        ([{"a": "1"}, {"a": "2\t3"}], "x.tsv", "row 2 has a tab or end of a line"),
     ):
         with pytest.raises(InputError, match=message):
             write_answers(rows=rows, path=tmp_path / name)

@@ -94,9 +94,8 @@ def test_the_share_is_exact_and_the_data_keep_their_proportions(home, tmp_path, 
             objectives.ObjectiveArguments(objective="mlm", sequence_length="32"),
             store=store,
             tokenizer=tokenizer,
-            byte_lengths=tokenization.token_byte_lengths(tokenizer),
-            token_edges=tokenization.token_edges(tokenizer),
             seed=0,
+            **tokenization.token_facts(tokenizer),
         )
         edges = [sum(rows for rows, _ in work.mixture[: number + 1]) for number in range(len(work.mixture))]
         seen = [row_of(n, seed=0, num_examples=work.num_examples, mixture=work.mixture) for n in range(1000)]

@@ -56,9 +56,8 @@ def open_work(home: Path, objective: str) -> objectives.TokenPrediction:
         objectives.ObjectiveArguments(objective=objective, sequence_length="32"),
         store=open_store(place),
         tokenizer=tokenizer,
-        byte_lengths=tokenization.token_byte_lengths(tokenizer),
-        token_edges=tokenization.token_edges(tokenizer),
         seed=0,
+        **tokenization.token_facts(tokenizer),
     )
     return work
 

@@ -11,9 +11,9 @@ from tokenizers import AddedToken, ByteLevelBPETokenizer, Regex, Tokenizer, deco
 from transformers import AutoTokenizer, GPT2TokenizerFast, PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
-from lacuna.tokenization import adapt_tokenizer, load_tokenizer, save_tokenizer, token_edges, train_bpe
+from lacuna.tokenization import adapt_tokenizer, load_tokenizer, save_tokenizer, train_bpe
 from lacuna.tokenization.bpe import extend_tokenizer
-from lacuna.tokenization.vocabulary import ALPHABET
+from lacuna.tokenization.vocabulary import ALPHABET, token_edges
 
 ENGLISH = "The cat sat on the mat. The dog, too, sat there; it is the mat of the cat, not of the dog. " * 20
 GERMAN = "Die Katze saß auf der Matte. Auch der Hund saß dort; es ist die Matte der Katze, nicht des Hundes! " * 20

@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
-from lacuna.tokenization import token_byte_lengths, token_edges, train_bpe
+from lacuna.tokenization import token_byte_lengths, train_bpe
 from lacuna.tokenization.vocabulary import (
     ALPHABET,
     BLANK,
@@ -27,6 +27,7 @@ from lacuna.tokenization.vocabulary import (
     UNSPACED,
     character_class,
     token_bytes,
+    token_edges,
 )
 
 TEXTS = {

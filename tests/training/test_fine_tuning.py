@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 import torch
 from processes import run as run_script
 from safetensors.torch import load_file
+from toys import make_model
 from tuned_run import Judged, tune
 
 from lacuna.common.errors import InputError
@@ -120,6 +122,38 @@ def test_the_folder_of_several_seeds_holds_the_best_model(three) -> None:
         assert json.loads((folder / f"seed-{seed}" / "run.json").read_text())["arguments"]["seed"] == seed
     left = {path.name for path in folder.rglob("*") if path.name.startswith(".")}
     assert left <= {".lock"}, left
+
+
+def test_a_soup_is_the_mean_of_runs_that_begin_alike(tuning_options, tmp_path, capsys) -> None:
+    began: list[int] = []
+
+    def make(seed: int) -> Any:
+        began.append(seed)
+        return make_model(seed=seed, hidden_size=32)
+
+    def options(name: str, **more: Any) -> Any:
+        return tuning_options(output_dir=str(tmp_path / name), seed=5, learning_rate=0.3, **more)
+
+    results = tune(options("soup", seeds=3, soup=True), make_model=make)
+    assert began == [5, 5, 5] and results["eval_score"] == results_of(tmp_path / "soup")["eval_score"]
+    said = capsys.readouterr().out
+    tune(replace(options("last", average="none"), seed=7), make_model=lambda seed: make_model(seed=5, hidden_size=32))
+    folders = [tmp_path / "soup" / "seed-5", tmp_path / "soup" / "seed-6", tmp_path / "last"]
+    each = [load_file(folder / "model.safetensors") for folder in folders]
+    soup = load_file(tmp_path / "soup" / "model.safetensors")
+    for name, weight in soup.items():
+        torch.testing.assert_close(weight, (each[0][name] + each[1][name] + each[2][name]) / 3)
+        assert each[0][name].is_floating_point() and (not weight.any() or not torch.equal(weight, each[2][name]))
+    alone = mean(results_of(folder)["eval_score"] for folder in folders[:2])
+    assert results["alone_score"] == results_of(tmp_path / "soup")["alone_score"] == pytest.approx(alone)
+    line = f"score{results['eval_score']:>29.4f}   one run alone {alone:.4f}   without a model 0.1250   bag of words"
+    assert line in said and not (tmp_path / "soup" / "seed-7").exists() and "standard deviations" not in said
+    card = (tmp_path / "soup" / "README.md").read_text()
+    assert "fine-tuning for toys, the mean of the weights of 3 runs" in card and "| seed | 7 |" in card
+    written = json.loads((tmp_path / "soup" / "records.json").read_text())
+    assert written["score"] == results["eval_score"], "the report is of the soup, not of the last run"
+    with pytest.raises(InputError, match="--soup is the mean of several runs: say how many with --seeds"):
+        options("one", soup=True)
 
 
 def test_two_processes_reach_what_one_reaches(three, tmp_path) -> None:

@@ -98,6 +98,25 @@ class Best(Average):
             self._weights[name] = weight.detach().float().clone()
 
 
+class Soup:
+    """The mean of the weights of several runs that began alike (model soups; Wortsman et al., 2022,
+    https://arxiv.org/abs/2203.05482)."""
+
+    def __init__(self, runs: int) -> None:
+        self._runs, self._taken = runs, 0
+        self._sums: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def blend(self, model: nn.Module) -> bool:
+        """Take in what one more run ended with; the model of the last gets the mean of all, which is said."""
+        self._taken += 1
+        for name, weight in _trained(model).items():
+            self._sums[name] = weight.float() + self._sums.get(name, 0.0)
+            if self._taken == self._runs:
+                weight.copy_(self._sums[name] / self._runs)
+        return self._taken == self._runs
+
+
 def _trained(model: nn.Module) -> dict[str, Tensor]:
     """Weights that training moves, by name; tied ones once."""
     return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
