@@ -70,8 +70,7 @@ def fine_tune(
         info["task"] = {name: decided.get(name, it) if it in (None, [], "auto") else it for name, it in task.items()}
     seeds, every = list(range(arguments.seed, arguments.seed + arguments.seeds)), list[dict[str, float]]()
     soup = Soup(len(seeds)) if arguments.soup else None
-    if soup is not None:
-        info["objective"] = f"{info['objective']}, the mean of the weights of {len(seeds)} runs"
+    info |= {"objective": f"{info['objective']}, the mean of the weights of {len(seeds)} runs"} if soup else {}
     for seed in seeds:
         one = arguments if len(seeds) == 1 else _of_seed(arguments, seed)
         results = train(
@@ -87,10 +86,7 @@ def fine_tune(
         every.append(results)
         if is_main_process() and finish is not None:
             finish(results, Path(one.output_dir))
-    results = every[-1] if soup or len(every) == 1 else _together(work, every, seeds)
-    if soup is not None:
-        metrics = [name for name in results if name.startswith("eval_")]
-        results |= {f"alone_{name[5:]}": fmean(one[name] for one in every[:-1]) for name in metrics}
+    results = every[0] if len(every) == 1 else _of_soup(every) if soup else _together(work, every, seeds)
     if is_main_process():
         _gather(results, Path(arguments.output_dir), seeds)
         print("\n".join([*outcome(results), *fell_short(results, work), ending(arguments.output_dir)]), flush=True)
@@ -109,6 +105,12 @@ def _of_seed(arguments: FineTuningArguments, seed: int) -> FineTuningArguments:
             claim_output_dir(one)
         print(f"seed {seed}, {seed - arguments.seed + 1} of {arguments.seeds}", flush=True)
     return one
+
+
+def _of_soup(every: list[dict[str, float]]) -> dict[str, float]:
+    """The results of the last run, which are those of the mean, and the means of metrics of the others, `alone_...`."""
+    metrics = [name for name in every[-1] if name.startswith("eval_")]
+    return every[-1] | {f"alone_{name[5:]}": fmean(one[name] for one in every[:-1]) for name in metrics}
 
 
 def _together(work: Work, every: list[dict[str, float]], seeds: list[int]) -> dict[str, float]:
@@ -137,8 +139,7 @@ def _gather(results: dict[str, float], folder: Path, seeds: list[int]) -> None:
 
     That it is the best of several is said before the first section of the card and of the report.
     """
-    if "alone_loss" in results:
-        write_text(folder / "results.json", json.dumps(results, indent=2) + "\n")
+    write_text(folder / "results.json", json.dumps(results, indent=2) + "\n")
     if "best_seed" not in results:
         return
     said = (
@@ -152,7 +153,6 @@ def _gather(results: dict[str, float], folder: Path, seeds: list[int]) -> None:
         if path.is_file():
             before, heading, after = path.read_text(encoding="utf-8").partition("\n## ")
             write_text(path, f"{before.rstrip()}\n\n{said}\n{heading}{after}")
-    write_text(folder / "results.json", json.dumps(results, indent=2) + "\n")
 
 
 def outcome(results: dict[str, float]) -> list[str]:

@@ -81,13 +81,11 @@ def train(
         identity=identity or {},
     )
     run.progress.evaluation_due |= evaluates_first and run.progress.step == 0
-    run.probe = probe
+    run.probe, run.blend = probe, blend
     results: dict[str, float] = {}
     try:
         with run.signals, Watchdog(arguments.hang_timeout) as run.watchdog, _memory_errors(run), bounded_memory():
             _train(run)
-            if blend is not None and blend(run.bare):
-                evaluate_and_log(run)
             results = _finish(run)
     finally:
         if run.pushes is not None:
@@ -140,6 +138,8 @@ def _train(run: Run) -> None:
     if window.steps:  # of a run that stops early between two lines of its log
         _log(run, window)
     if run.evaluated_at != progress.step:
+        evaluate_and_log(run)
+    if run.blend is not None and run.blend(run.bare):
         evaluate_and_log(run)
     evaluate_kept(run)
     _stop_if_asked(run)

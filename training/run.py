@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -77,6 +77,7 @@ class Run:
     copied_step: int = 0  # the step of the newest checkpoint that was begun in this session
     saved_step: int = 0  # the step of the newest whole checkpoint of this session, as the main process knows
     probe: Probe | None = None  # see `train`
+    blend: Callable[[nn.Module], bool] | None = None  # the same
     stopping: bool = False  # whether a process was asked to stop, as all of them know
 
     def __post_init__(self) -> None:

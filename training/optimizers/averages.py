@@ -99,8 +99,7 @@ class Best(Average):
 
 
 class Soup:
-    """The mean of the weights of several runs that began alike (model soups; Wortsman et al., 2022,
-    https://arxiv.org/abs/2203.05482)."""
+    """The mean of weights of runs that began alike (Wortsman et al., 2022, https://arxiv.org/abs/2203.05482)."""
 
     def __init__(self, runs: int) -> None:
         self._runs, self._taken = runs, 0
