@@ -38,31 +38,29 @@ def fine_tune(
     run_info: dict[str, Any] | None = None,
     identity: dict[str, Any] | None = None,
     finish: Callable[[dict[str, float], Path], object] | None = None,
-    describe: Callable[[int], Sequence[str]] | None = None,
+    describe: Callable[[int], Sequence[str]] = lambda examples: (),
 ) -> dict[str, float]:
     """Fine-tune a model, with `--seeds` several times, and print the results; with `--dry_run` only what would learn.
 
     Args:
         make_model: seed -> the model to start from; a head that it lacks is drawn from the seed.
-        run_info: more for run.json and the model card: `objective`, `model`, `task` (the options of the data).
-        identity: what must be equal when the run is resumed.
+        run_info, identity: see `train`; the former has `objective`, `model` and `task` (the options of the data).
         finish: called on the main process with the results and the folder of each run, once its model is there.
         describe: number -> lines about what is learned, with so many examples.
 
     Returns results.json (docs/fine_tuning.md says what is in it), empty with `--dry_run`. May raise HubError.
     """
-    shown = describe or (lambda examples: ())
     if arguments.dry_run:
         if is_main_process():
             model = make_model(arguments.seed)
             prepare(model, arguments)
             resolved, _ = resolve(arguments, [(0.0, work)], num_processes=1)
             expected = [learning(model, with_rate(resolved, model).learning_rate), *refusal(arguments, resumes=True)]
-            print("\n".join([*shown(SHOWN), *expected]), flush=True)
+            print("\n".join([*describe(SHOWN), *expected]), flush=True)
         return {}
     if is_main_process():
         claim_output_dir(arguments)
-        print("\n".join([processes().describe(), *shown(0)]), flush=True)
+        print("\n".join([processes().describe(), *describe(0)]), flush=True)
     counts = {"examples": work.num_examples, "held_out": work.num_eval_examples}
     info: dict[str, Any] = {"command": shown_command(), **counts, **(run_info or {})}
     if task := info.get("task"):  # what was left to the work is recorded as it decided
@@ -70,7 +68,6 @@ def fine_tune(
         info["task"] = {name: decided.get(name, it) if it in (None, [], "auto") else it for name, it in task.items()}
     seeds, every = list(range(arguments.seed, arguments.seed + arguments.seeds)), list[dict[str, float]]()
     soup = Soup(len(seeds)) if arguments.soup else None
-    info |= {"objective": f"{info['objective']}, the mean of the weights of {len(seeds)} runs"} if soup else {}
     for seed in seeds:
         one = arguments if len(seeds) == 1 else _of_seed(arguments, seed)
         results = train(
@@ -83,7 +80,7 @@ def fine_tune(
             blend=soup.blend if soup else None,
             stay_joined=seed != seeds[-1],
         )
-        every.append(results)
+        every += [results]
         if is_main_process() and finish is not None:
             finish(results, Path(one.output_dir))
     results = every[0] if len(every) == 1 else _of_soup(every) if soup else _together(work, every, seeds)
@@ -108,7 +105,7 @@ def _of_seed(arguments: FineTuningArguments, seed: int) -> FineTuningArguments:
 
 
 def _of_soup(every: list[dict[str, float]]) -> dict[str, float]:
-    """The results of the last run, which are those of the mean, and the means of metrics of the others, `alone_...`."""
+    """The results of the last run, which are those of the mean, and means over the others, `alone_...`."""
     metrics = [name for name in every[-1] if name.startswith("eval_")]
     return every[-1] | {f"alone_{name[5:]}": fmean(one[name] for one in every[:-1]) for name in metrics}
 

@@ -149,7 +149,7 @@ def test_a_soup_is_the_mean_of_runs_that_begin_alike(tuning_options, tmp_path, c
     line = f"score{results['eval_score']:>29.4f}   one run alone {alone:.4f}   without a model 0.1250   bag of words"
     assert line in said and not (tmp_path / "soup" / "seed-7").exists() and "standard deviations" not in said
     card = (tmp_path / "soup" / "README.md").read_text()
-    assert "fine-tuning for toys, the mean of the weights of 3 runs" in card and "| seed | 7 |" in card
+    assert "| weights | the mean of 3 runs |" in card and "| seed | 7 |" in card
     written = json.loads((tmp_path / "soup" / "records.json").read_text())
     assert written["score"] == results["eval_score"], "the report is of the soup, not of the last run"
     with pytest.raises(InputError, match="--soup is the mean of several runs: say how many with --seeds"):

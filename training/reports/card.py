@@ -228,6 +228,7 @@ def choices_of(
         "optimizer": arguments.optimizer,
         "learning rate": f"{arguments.learning_rate:g} at its peak, schedule {arguments.schedule}",
         "LoRA": f"rank {arguments.lora_rank}, alpha {alpha:g}" if arguments.lora_rank else "",
+        "weights": f"the mean of {getattr(arguments, 'seeds', 1)} runs" if getattr(arguments, "soup", False) else "",
         "frozen": "the backbone" if arguments.freeze_backbone else "",
         "precision": "float32" if precision == "no" else precision,
         "seed": str(arguments.seed),
