@@ -40,6 +40,8 @@ def test_features_are_parts_of_words_too(monkeypatch: pytest.MonkeyPatch) -> Non
     assert train.shape == (2, 2 + 9 + 6) and held_out.nnz == 3 + 2 + 1
     monkeypatch.setattr("lacuna.tasks.base.bag_of_words.MOST_CHARACTERS", 6)
     assert tfidf([("good",), ("bad",)], [("goodness",)])[0].shape == (2, 2)
+    bad, good, *_ = tfidf([("good good bad",)], [("",)])[0].toarray()[0]  # bad, "good bad", good, "good good"
+    assert good / bad == pytest.approx(1 + np.log(2)), "a word that comes twice counts less than twice"
 
 
 def test_labels_several_labels_and_numbers() -> None:
