@@ -80,7 +80,7 @@ def fine_tune(
             blend=soup.blend if soup else None,
             stay_joined=seed != seeds[-1],
         )
-        every += [results]
+        every.append(results)
         if is_main_process() and finish is not None:
             finish(results, Path(one.output_dir))
     results = every[0] if len(every) == 1 else _of_soup(every) if soup else _together(work, every, seeds)
@@ -136,7 +136,8 @@ def _gather(results: dict[str, float], folder: Path, seeds: list[int]) -> None:
 
     That it is the best of several is said before the first section of the card and of the report.
     """
-    write_text(folder / "results.json", json.dumps(results, indent=2) + "\n")
+    if len(seeds) > 1:
+        write_text(folder / "results.json", json.dumps(results, indent=2) + "\n")
     if "best_seed" not in results:
         return
     said = (

@@ -140,6 +140,7 @@ def _train(run: Run) -> None:
     if run.evaluated_at != progress.step:
         evaluate_and_log(run)
     if run.blend is not None and run.blend(run.bare):
+        run.log.say("the weights are the mean of all runs now (--soup):")
         evaluate_and_log(run)
     evaluate_kept(run)
     _stop_if_asked(run)

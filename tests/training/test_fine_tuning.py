@@ -136,7 +136,7 @@ def test_a_soup_is_the_mean_of_runs_that_begin_alike(tuning_options, tmp_path, c
 
     results = tune(options("soup", seeds=3, soup=True), make_model=make)
     assert began == [5, 5, 5] and results["eval_score"] == results_of(tmp_path / "soup")["eval_score"]
-    said = capsys.readouterr().out
+    said = "".join(capsys.readouterr())
     tune(replace(options("last", average="none"), seed=7), make_model=lambda seed: make_model(seed=5, hidden_size=32))
     folders = [tmp_path / "soup" / "seed-5", tmp_path / "soup" / "seed-6", tmp_path / "last"]
     each = [load_file(folder / "model.safetensors") for folder in folders]
@@ -148,6 +148,7 @@ def test_a_soup_is_the_mean_of_runs_that_begin_alike(tuning_options, tmp_path, c
     alone = mean(results_of(folder)["eval_score"] for folder in folders[:2])
     assert results["alone_score"] == results_of(tmp_path / "soup")["alone_score"] == pytest.approx(alone)
     line = f"score{results['eval_score']:>29.4f}   one run alone {alone:.4f}   without a model 0.1250   bag of words"
+    assert said.count("the weights are the mean of all runs now (--soup):") == 1
     assert line in said and not (tmp_path / "soup" / "seed-7").exists() and "standard deviations" not in said
     card = (tmp_path / "soup" / "README.md").read_text()
     assert "| weights | the mean of 3 runs |" in card and "| seed | 7 |" in card
