@@ -189,6 +189,7 @@ def _sums(
         total=total,
         batch_size=batch_size,
         description="bits per byte",
+        hits=True,
     ):
         nats[scored.request.owner] += scored.nats.sum()
         hits += int(scored.hits.sum())

@@ -178,7 +178,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A request with its losses in nats, float64 [num_targets], and whether each target was the likeliest token."""
+    """A request with its losses in nats, float64 [num_targets], and, if asked for, whether each was the likeliest."""
 
     request: Request
     nats: np.ndarray
@@ -196,40 +196,46 @@ def dense_logits(model: Any, **inputs: Any) -> Tensor:
 def logits_at(model: Any, inputs: dict[str, Tensor], *, rows: Tensor, positions: Tensor) -> Tensor:
     """Logits at chosen positions, [number chosen, vocabulary]; `rows` and `positions` are int64 [number chosen].
 
-    A hook before the last projection drops the other positions: pseudo-log-likelihood reads one position of a text,
-    and with a vocabulary of 8,192 the projection of a tiny model costs as much as its blocks.
+    Nothing is computed for the other positions behind the trunk, in Lacuna's masked models behind its last attention:
+    pseudo-log-likelihood reads one position of a text, and a large vocabulary costs as much as a tiny model's blocks.
     """
-    shape = inputs["input_ids"].shape
+    shape, found = inputs["input_ids"].shape, []
 
-    def choose(module: Any, arguments: tuple[Any, ...]) -> Any:
-        hidden = arguments[0]
-        return (hidden[rows, positions], *arguments[1:]) if hidden.shape[:-1] == shape else None
+    def choose(module: Any, arguments: Any, output: Any) -> None:
+        if getattr(output, "last_hidden_state", rows).shape[:-1] == shape:
+            output.last_hidden_state = output.last_hidden_state[None, rows, positions]
+            found.append(output)
 
-    if (head := model.get_output_embeddings()) is not None:
-        handle = head.register_forward_pre_hook(choose)
-        try:
-            logits = dense_logits(model, **inputs)
-            return logits[rows, positions] if logits.dim() == 3 else logits
-        except (RuntimeError, IndexError, ValueError):
-            pass  # what follows the head wants all positions
-        finally:
-            handle.remove()
-    return dense_logits(model, **inputs)[rows, positions]
+    if "sparse_prediction" in signature(model.forward).parameters:
+        logits = dense_logits(model, **inputs, target_positions=rows * shape[1] + positions)
+        return logits if logits.dim() == 2 else logits[rows, positions]
+    handle = model.base_model.register_forward_hook(choose)
+    try:
+        logits = dense_logits(model, **inputs)
+    finally:
+        handle.remove()
+    return logits[0] if found else logits[rows, positions]
 
 
 @torch.no_grad()
 def score(
-    *, language_model: LanguageModel, requests: Iterable[Request], total: int, batch_size: int | None, description: str
+    *,
+    language_model: LanguageModel,
+    requests: Iterable[Request],
+    total: int,
+    batch_size: int | None,
+    description: str,
+    hits: bool = False,
 ) -> Iterator[Scored]:
     """Score requests, in another order than they came, with a progress bar after three seconds.
 
     `total` is the sum of their weights; without a `batch_size` there are about `TOKENS_AT_ONCE` tokens in a batch.
-    Raises NumericsError: a target's likelihood is not a finite number.
+    `hits`: look for the likeliest tokens too. Raises NumericsError: a target's likelihood is not a finite number.
     """
     vocab_size = language_model.model.get_input_embeddings().num_embeddings
     with progress_bar(total=total, doing=description, unit="token") as bar:
         for batch in batches(iter(requests), batch_size=batch_size, vocab_size=vocab_size):
-            yield from _score_batch(language_model, batch)
+            yield from _score_batch(language_model, batch, hits=hits)
             bar.update(sum(request.weight for request in batch))
 
 
@@ -252,7 +258,7 @@ def inputs_of(language_model: LanguageModel, batch: Sequence[Request]) -> dict[s
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
-def _score_batch(language_model: LanguageModel, batch: list[Request]) -> list[Scored]:
+def _score_batch(language_model: LanguageModel, batch: list[Request], *, hits: bool) -> list[Scored]:
     device = language_model.model.device
     counts = [len(request.targets) for request in batch]
     targets = torch.from_numpy(np.concatenate([request.targets for request in batch])).to(device)
@@ -263,11 +269,11 @@ def _score_batch(language_model: LanguageModel, batch: list[Request]) -> list[Sc
         positions=torch.from_numpy(np.concatenate([request.positions for request in batch])).to(device),
     )
     nats = F.cross_entropy(logits.float(), targets, reduction="none").cpu().double().numpy()
-    hits = (logits.argmax(dim=-1) == targets).cpu().numpy()
+    right = (logits.argmax(dim=-1) == targets if hits else torch.zeros_like(targets)).cpu().numpy()
     if not np.isfinite(nats).all():
         raise NumericsError(
             "the model gives likelihoods that are not finite numbers: its weights are damaged, or it learned nothing. "
             "Look at the loss in metrics.jsonl beside it"
         )
     ends = np.cumsum(counts)[:-1]
-    return [Scored(*each) for each in zip(batch, np.split(nats, ends), np.split(hits, ends), strict=True)]
+    return [Scored(*each) for each in zip(batch, np.split(nats, ends), np.split(right, ends), strict=True)]

@@ -61,7 +61,7 @@ def refuse_other_shape(tensor: Tensor, expected: tuple[int, ...], *, name: str =
     """Raise a `ValueError` with both shapes when `tensor` does not have the shape `expected`."""
     # Number by number: comparing tuples would tie a graph that is being traced to these very sizes.
     if tensor.dim() != len(expected) or any(have != need for have, need in zip(tensor.shape, expected, strict=True)):
-        raise ValueError(f"{name} has the shape {tuple(tensor.shape)}, and the model needs {expected}")
+        raise ValueError(f"{name} has the shape {tuple(tensor.shape)}, and the model needs {tuple(expected)}")
 
 
 def as_classes(labels: Tensor, *, name: str = "labels") -> Tensor:

@@ -283,6 +283,7 @@ class LacunaLayer(GradientCheckpointingLayer):
     def __init__(self, config: LacunaConfig, layer_idx: int, *, stack: str) -> None:
         super().__init__()
         self.layer_type = config.layer_types_of(stack)[layer_idx]
+        self.is_last = layer_idx == len(config.layer_types_of(stack)) - 1
         self.norm_first = config.norm_placement == "pre"
         normalised_input = self.norm_first and config.embedding_norm and layer_idx == 0
         self.attention_norm = nn.Identity() if normalised_input else build_norm(config)
@@ -306,6 +307,7 @@ class LacunaLayer(GradientCheckpointingLayer):
         encoder_attention_mask: Any = None,
         packing: dict[str, Any] | None = None,
         cross_packing: dict[str, Any] | None = None,
+        kept: Tensor | None = None,
         **kwargs: Any,
     ) -> Tensor:
         """Hidden states [B, T, C] -> [B, T, C].
@@ -314,6 +316,8 @@ class LacunaLayer(GradientCheckpointingLayer):
             hidden_states, encoder_hidden_states: to be given by position, for re-entrant checkpointing detaches those.
             encoder_attention_mask: the mask of cross-attention; the other arguments are those of `LacunaAttention`.
             packing, cross_packing: bounds of documents in packed rows, for attention functions that take them.
+            kept: [N], where in the flattened rows the tokens are that the last layer goes on with behind attention:
+                it returns [N, C].
         """
 
         kwargs["past_key_values"] = past_key_values
@@ -330,6 +334,8 @@ class LacunaLayer(GradientCheckpointingLayer):
         hidden_states = self._add(hidden_states, attend, self.attention_norm)
         if self.cross_attention is not None:
             hidden_states = self._add(hidden_states, attend_across, self.cross_attention_norm)
+        if kept is not None and self.is_last:
+            hidden_states = hidden_states.flatten(0, 1)[kept]
         return self._add(hidden_states, self.mlp, self.mlp_norm)
 
     def _add(self, hidden_states: Tensor, sub_layer: Callable[[Tensor], Tensor], norm: Any) -> Tensor:

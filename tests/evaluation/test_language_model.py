@@ -50,7 +50,7 @@ def test_chosen_positions_equal_dense_logits(tokenizer, make_model):
             expected = model(**inputs).logits[rows, positions]
             found = logits_at(model, inputs, rows=rows, positions=positions)
             torch.testing.assert_close(found, expected)
-        assert not model.get_output_embeddings()._forward_pre_hooks
+        assert not model.base_model._forward_hooks
 
 
 def test_an_encoder_saved_as_a_causal_model_is_refused(tokenizer):

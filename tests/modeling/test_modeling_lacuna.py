@@ -258,9 +258,10 @@ def masked_labels(ids: Tensor, seed: int = 5) -> Tensor:
     return ids.masked_fill(~chosen, -100)
 
 
+@pytest.mark.parametrize("family", ["modernbert", "bert"])  # norms before and after the blocks
 @pytest.mark.parametrize("head", ["LacunaForMaskedLM", "LacunaForPreTraining"])
-def test_sparse_prediction_equals_dense(head: str) -> None:
-    dense = make_model("modernbert", head)
+def test_sparse_prediction_equals_dense(head: str, family: str) -> None:
+    dense = make_model(family, head)
     sparse = copy.deepcopy(dense)
     ids = random_ids(4, 16)
     labels = masked_labels(ids)
@@ -274,6 +275,24 @@ def test_sparse_prediction_equals_dense(head: str) -> None:
     expected.loss.backward()
     outputs.loss.backward()
     assert largest_gradient_difference(sparse, dense) < 1e-6
+
+
+@torch.no_grad()
+def test_behind_the_last_attention_other_tokens_are_left_out() -> None:
+    """Unless their states are asked for; the positions may be given without labels."""
+    model, ids = make_model("modernbert"), random_ids(4, 16)
+    labels, seen = masked_labels(ids), []
+    places = (labels != -100).flatten().nonzero()[:, 0]
+    model.model.encoder.layers[-1].mlp.register_forward_hook(
+        lambda module, given, found: seen.append(found.shape[:-1])
+    )
+    logits = model(ids).logits
+    found = model(ids, target_positions=places).logits
+    torch.testing.assert_close(found, logits.flatten(0, 1)[places], atol=1e-5, rtol=1e-5)
+    outputs = model(ids, labels=labels, sparse_prediction=True, output_hidden_states=True)
+    assert outputs.logits.shape == found.shape
+    assert all(states.shape[:2] == ids.shape for states in outputs.hidden_states)
+    assert seen == [ids.shape, places.shape, ids.shape]
 
 
 def test_sparse_prediction_is_for_training() -> None:

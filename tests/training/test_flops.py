@@ -149,7 +149,7 @@ def test_the_share_of_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gpus_are_found_by_what_torch_calls_them() -> None:
     names = {
         "NVIDIA A100-SXM4-80GB": "A100",
-        "NVIDIA A100-PCIE-40GB": "A100 PCIE 40GB",
+        "NVIDIA A100-PCIE-40GB": "A100 40GB",
         "NVIDIA H100 80GB HBM3": "H100",
         "NVIDIA H100 PCIe": "H100 PCIE",
         "NVIDIA H200": "H200",

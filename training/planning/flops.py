@@ -30,8 +30,6 @@ class Gpu(NamedTuple):
 
 
 GPUS = [  # NVIDIA: data sheets of 2019 to 2024, for RTX the architecture papers; AMD: data sheets of 2021 and 2023
-    Gpu("A100 PCIE 40GB", 40, 312, 19.5),
-    Gpu("A100 PCIE", 80, 312, 19.5),
     Gpu("A100 40GB", 40, 312, 19.5),
     Gpu("A100", 80, 312, 19.5),
     Gpu("V100", 32, None, 15.7, fp16=125),
