@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from transformers import (
@@ -59,11 +61,12 @@ def by_hand(folder: Path, tokenizer) -> list[int]:
     first = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(few)
     second = TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 5), sublinear_tf=True).fit(few)
 
-    def described(texts: list[str]) -> np.ndarray:
-        return np.hstack([first.transform(texts).toarray(), second.transform(texts).toarray()])
+    def described(texts: list[str]) -> Any:
+        return hstack([first.transform(texts), second.transform(texts)], format="csr")
 
     features = described(few)
-    words = LogisticRegression(C=10, max_iter=1000).fit(features, [row["label"] for row in FEW[:18]])
+    how = {"C": 10, "max_iter": 1000, "solver": "saga", "tol": 1e-3, "random_state": 0}
+    words = LogisticRegression(**how).fit(features, [row["label"] for row in FEW[:18]])
     labels, alone = [], []
     for row in MORE:
         with torch.no_grad():
