@@ -227,7 +227,9 @@ def load_model(
     except SafetensorError as error:
         raise CorruptCheckpointError(f"--model {model}: its weights cannot be read: {first_line(error)}") from error
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise InputError(f"--model {model} cannot be loaded as {auto_class}: {first_line(error)}") from error
+        onnx = "it is an ONNX export, which predict.py alone can run"
+        why = onnx if Path(model, "export.json").is_file() else first_line(error)
+        raise InputError(f"--model {model} cannot be loaded as {auto_class}: {why}") from error
     body = "" if loaded.base_model is loaded else f"{loaded.base_model_prefix}."
     lacking = sorted(name for name in report["missing_keys"] if name.startswith(body) and "pooler" not in name)
     if lacking:

@@ -731,10 +731,8 @@ class LacunaLanguageModel(LacunaPreTrainedModel):
 
         `is_sparse`: at the positions with a label only; `positions` are these, or without labels those asked for.
         """
-        if labels is None:
-            return positions, None
-        if not is_sparse:
-            return None, labels
+        if labels is None or not is_sparse:
+            return positions if labels is None else None, labels
         return find_targets(labels, shape, vocab_size=self.config.vocab_size, positions=positions)
 
 
