@@ -200,13 +200,9 @@ def test_every_option_has_a_help_text() -> None:
 
 
 def shown_options(path: Path) -> set[str]:
-    """Names of the options that a recipe's `--help` shows: fields of the dataclasses handed to `parse_arguments`."""
-    calls = [
-        node
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("parse_arguments")
-    ]
-    names = {ast.unparse(kind).split(".")[-1] for call in calls for kind in call.args[0].elts}
+    """Names of the options that a recipe's `--help` shows: fields of the dataclasses that it names."""
+    nodes = [node for node in ast.walk(tree_of(path)) if isinstance(node, (ast.Name, ast.Attribute))]
+    names = {ast.unparse(node).split(".")[-1] for node in nodes}
     kinds = [kind for kind in option_dataclasses() if kind.__name__ in names]
     return {field.name for kind in kinds for field in dataclasses.fields(kind) if not field.metadata.get("advanced")}
 
