@@ -28,8 +28,9 @@ try:
 except ImportError:  # before torch 2.10
     varlen_attn = None
 
-_DENSE_SCORES = 512 * 512
-"""Scores of a row and head up to which `DenseAttention` trains faster than torch's kernel, in bf16 on a CPU."""
+_DENSE_SCORES, _DENSE_WITHOUT_GRADIENT, _DENSE_ROWS = 512 * 512, 24 * 24, 32
+"""Scores of a row and head up to which `DenseAttention` trains faster than torch's kernel, in bf16 on a CPU; up to
+which it is faster without gradients; and for how many rows at least."""
 
 
 class DenseAttention(torch.autograd.Function):
@@ -68,15 +69,11 @@ class DenseAttention(torch.autograd.Function):
         return *(states.unflatten(0, (-1, ctx.heads)) for states in (of_query, of_key, of_value)), None, None
 
 
-def _trains_densely(states: Tensor, *, length: int, seen: int, dropout: float) -> bool:
-    """Whether attention over states of this dtype and place is computed by `DenseAttention`."""
-    return (
-        states.device.type == "cpu"
-        and compute_dtype(states) == torch.bfloat16
-        and torch.is_grad_enabled()
-        and dropout == 0.0
-        and length * seen <= _DENSE_SCORES
-    )
+def _is_dense(states: Tensor, *, length: int, seen: int, dropout: float) -> bool:
+    """Whether attention over states of this dtype and place [B, ...] is computed by `DenseAttention`."""
+    most = _DENSE_SCORES if torch.is_grad_enabled() else _DENSE_WITHOUT_GRADIENT * (states.shape[0] >= _DENSE_ROWS)
+    is_bf16 = states.device.type == "cpu" and compute_dtype(states) == torch.bfloat16
+    return is_bf16 and dropout == 0.0 and length * seen <= most
 
 
 def as_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -91,7 +88,7 @@ def ready_mask(mask: Any, hidden_states: Tensor, *, config: LacunaConfig) -> Any
     if (
         config._attn_implementation == "sdpa"
         and is_boolean
-        and _trains_densely(hidden_states, length=length, seen=mask.shape[-1], dropout=config.attention_dropout)
+        and _is_dense(hidden_states, length=length, seen=mask.shape[-1], dropout=config.attention_dropout)
     ):
         # One for each head: broadcast, it keeps a compiler from computing the softmax in one pass over the scores.
         rows = (hidden_states.shape[0], config.num_attention_heads, *mask.shape[2:])
@@ -127,7 +124,7 @@ def fused_attention_forward(
     if packing is not None:
         return packed_attention_forward(module, query, key, value, packing, is_causal=is_causal, **options)
     length, seen = query.shape[2], key.shape[2]
-    if not _trains_densely(query, length=length, seen=seen, dropout=dropout):
+    if not _is_dense(query, length=length, seen=seen, dropout=dropout):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options, **kwargs)
     bias = attention_mask
     if bias is None and length > 1 and is_causal:

@@ -105,6 +105,16 @@ def test_torch_does_the_rest(reason: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert output.shape == (1, length, 1, 4) and weights is None
 
 
+@torch.no_grad()
+def test_many_short_rows_are_read_densely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in pseudo-log-likelihood, for which torch's kernel is slow."""
+    query, key, value = (states(40, 2, 12, 4, dtype=torch.bfloat16) for _ in range(3))
+    expected = eager_attention_forward(Layer(), query.double(), key.double(), value.double(), None, 0.5)[0]
+    monkeypatch.setattr("lacuna.modeling.kernels_lacuna.sdpa_attention_forward", lambda *_, **__: pytest.fail("slow"))
+    found, _ = fused_attention_forward(Layer(), query, key, value, None, 0.5)
+    torch.testing.assert_close(found.double(), expected, atol=0.02, rtol=0.02)
+
+
 def test_masks_are_made_ready_for_training_in_bf16_alone() -> None:
     config = LacunaConfig.from_family("modernbert", vocab_size=64)
     config._attn_implementation = "sdpa"
