@@ -92,10 +92,10 @@ def operations(model: nn.Module, contender: Contender, shape: Shape, *, lengths:
     lengths = [shape.positions] * (tokens // shape.positions) if contender.rows == "whole" else lengths
     is_sparse = contender.is_ours or getattr(model, "sparse_prediction", False)
     head = getattr(model, "get_output_embeddings", lambda: None)()
-    weights = 0.0
+    weights, last = 0.0, f"model.encoder.layers.{shape.layers - 1}.mlp."  # of ours
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | Conv1D):
-            at_targets_only = is_sparse and (module is head or name.startswith(("transform.", "head.")))
+            at_targets_only = is_sparse and (module is head or name.startswith(("transform.", "head.", last)))
             weights += module.weight.numel() * (MASKED if at_targets_only and not contender.is_decoder else 1.0)
     config: Any = getattr(model, "config", None)
     kinds = getattr(config, "layer_types", None) or ["full_attention"] * shape.layers
