@@ -68,7 +68,9 @@ CLAIMS: dict[str, list[str]] = {
         "it is {side_by_side[speed][AVX2][pairs][0][lacuna_faster_by]:.3f} times there",
         "BERT ends at {time_to_loss-adamw[summary][compared][1][its loss]:.3f} nats",
     ],
-    "docs/evaluation.md": ["in turn: {blimp-tried[rows][0][minutes]} minutes for a micro encoder"],
+    "docs/evaluation.md": [
+        "in turn: {blimp-tried[rows][0][minutes]} minutes for a micro encoder and {blimp-tried[rows][1][minutes]} for a "
+    ],
     "docs/pretraining.md": [
         "docstrings the accuracy is {embedding-rate-tried[rows][1][score]} "
         "({embedding-rate-tried[rows][0][score]} at the full rate), "
