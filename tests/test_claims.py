@@ -69,7 +69,8 @@ CLAIMS: dict[str, list[str]] = {
         "BERT ends at {time_to_loss-adamw[summary][compared][1][its loss]:.3f} nats",
     ],
     "docs/evaluation.md": [
-        "in turn: {blimp-tried[rows][0][minutes]} minutes for a micro encoder and {blimp-tried[rows][1][minutes]} for a "
+        "in turn: {blimp-tried[rows][0][minutes]} minutes for a micro encoder and "
+        "{blimp-tried[rows][1][minutes]} for a tiny one",
     ],
     "docs/pretraining.md": [
         "docstrings the accuracy is {embedding-rate-tried[rows][1][score]} "
