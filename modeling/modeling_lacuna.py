@@ -724,10 +724,10 @@ class LacunaLanguageModel(LacunaPreTrainedModel):
             options["target_positions"] = None
         return self.predict(hidden_states[:, kept], None if labels is None else labels[:, kept], **options)
 
-    def find_targets(
+    def masked_targets(
         self, labels: Tensor | None, shape: tuple[int, ...], *, is_sparse: bool, positions: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The flattened positions of masked tokens to predict, None for all of these rows, and the labels there.
+        """Where in the flattened rows tokens are predicted, None for everywhere, and the labels there.
 
         `is_sparse`: at the positions with a label only; `positions` are these, or without labels those asked for.
         """
@@ -784,13 +784,13 @@ class LacunaForPreTraining(LacunaLanguageModel):
             sparse_prediction: see `is_sparse`.
             num_pairs_in_batch: number of sentence pairs in the whole batch. Without it (`Trainer` knows tokens only)
                 the mean over the pairs here counts by the share of masked tokens that is here: shares add up to one.
-            target_positions: see `find_targets`.
+            target_positions: see `find_targets`; without labels, what logits [N, V] are wanted of.
         """
         outputs = self.model(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds=inputs_embeds, **kwargs
         )
         states, sparse = outputs.last_hidden_state, is_sparse(self, sparse_prediction)
-        places, targets = self.find_targets(labels, states.shape[:-1], is_sparse=sparse, positions=target_positions)
+        places, targets = self.masked_targets(labels, states.shape[:-1], is_sparse=sparse, positions=target_positions)
         states = states if places is None else states.flatten(0, 1)[places]
         options: dict[str, Any] = {"num_items": num_items_in_batch, "is_checked": places is not None}
         logits, mlm_loss = self.predict(self.transform(states), targets, **options)
@@ -853,13 +853,12 @@ class LacunaForMaskedLM(LacunaLanguageModel):
 
         Args:
             labels, sparse_prediction, target_positions: as in `LacunaForPreTraining`.
-                Without labels, logits [N, V] are returned for `target_positions`.
             skip_logits: return the loss alone and never hold all the logits, see `linear_cross_entropy`.
         """
         sparse = (skip_logits or is_sparse(self, sparse_prediction)) and not torch.compiler.is_compiling()
         given = input_ids if inputs_embeds is None else inputs_embeds
         shape = () if given is None else given.shape[:2]  # none: the trunk says so
-        places, labels = self.find_targets(labels, shape, is_sparse=sparse, positions=target_positions)
+        places, labels = self.masked_targets(labels, shape, is_sparse=sparse, positions=target_positions)
         if not (self.config.hybrid or kwargs.get("output_hidden_states", self.config.output_hidden_states)):
             kwargs["kept"] = places  # the last layer computes what the head reads, and no more
             if places is not None and not torch.compiler.is_compiling():

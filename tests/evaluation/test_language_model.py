@@ -1,5 +1,7 @@
 """Loading: which way a model reads, and what is refused because its numbers would mean nothing."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import BertConfig, BertForPreTraining, BertForSequenceClassification, BertLMHeadModel, BertModel
@@ -8,6 +10,7 @@ from lacuna import modeling
 from lacuna.common.errors import CorruptCheckpointError, InputError
 from lacuna.evaluation import LanguageModel, load_language_model, score_sentences
 from lacuna.evaluation.language_model import logits_at
+from lacuna.modeling.conversion import as_ours
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 
@@ -37,6 +40,17 @@ def test_lacuna_checkpoints(tokenizer, tmp_path, family, head, kind):
     found, _ = score_sentences(language_model=loaded, sentences=sentences)
     in_memory = LanguageModel.of(model=model, tokenizer=tokenizer)
     expected, _ = score_sentences(language_model=in_memory, sentences=sentences)
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["causal", "masked"])
+def test_native_models_are_scored_alike_by_our_trunk(tokenizer, make_model, kind):
+    native = LanguageModel.of(model=make_model(kind), tokenizer=tokenizer)
+    ours = replace(native, model=as_ours(native.model))
+    assert type(ours.model).__name__.startswith("Lacuna")
+    sentences = ["The cats sit.", "Who sees the dog?", "The dog"]
+    expected, _ = score_sentences(language_model=native, sentences=sentences)
+    found, _ = score_sentences(language_model=ours, sentences=sentences)
     assert found == pytest.approx(expected, rel=1e-5)
 
 

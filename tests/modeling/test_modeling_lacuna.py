@@ -293,6 +293,10 @@ def test_behind_the_last_attention_other_tokens_are_left_out() -> None:
     assert outputs.logits.shape == found.shape
     assert all(states.shape[:2] == ids.shape for states in outputs.hidden_states)
     assert seen == [ids.shape, places.shape, ids.shape]
+    pairs = make_model("modernbert", "LacunaForPreTraining")  # which reads all states, for the sentence relation
+    found, expected = pairs(ids, target_positions=places), pairs(ids)
+    torch.testing.assert_close(found.prediction_logits, expected.prediction_logits.flatten(0, 1)[places])
+    assert torch.equal(found.seq_relationship_logits, expected.seq_relationship_logits)
 
 
 def test_sparse_prediction_is_for_training() -> None:
