@@ -274,6 +274,7 @@ class FineTuningArguments(TrainingArguments):
     )
     schedule: str = _but("schedule", "linear")
     warmup_steps: float = _but("warmup_steps", 0.06)
+    embedding_rate: float = _but("embedding_rate", 1.0)
     weight_decay: float = _but("weight_decay", 0.01)
     save_steps: float = _saving(
         0, "Steps between checkpoints, which --resume needs; below 1, a fraction of the run; 0 writes none."
