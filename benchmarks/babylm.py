@@ -68,6 +68,7 @@ class Challenge:
         self.options = options
         files, size = find_texts(options.texts)
         decides = {name: getattr(options, name) for name in ("max_words", "epochs", "minutes", "size", "seed")}
+        decides |= {"batch_size": options.batch_size} if options.batch_size else {}
         decides |= {"objective": options.objective, "files": [Path(file).name for file in files], "bytes": size}
         self.folder = Path(options.work_dir, f"babylm-{short_hash(json.dumps(decides))}").absolute()
         self.run, self.counted, self.files = self.folder / "run", self.folder / "words.json", files
@@ -84,6 +85,7 @@ class Challenge:
         words |= {"size": self.options.size, "max_epochs": self.options.epochs, "seed": self.options.seed}
         words |= {"save_steps": 0.1, "keep_checkpoints": PASSES, "eval_fraction": HELD_OUT, "output_dir": self.run}
         words |= {"max_minutes": self.options.minutes} if self.options.minutes else {}
+        words |= {"batch_size": self.options.batch_size} if self.options.batch_size else {}
         words |= {"resume": True} if any(self.run.glob("checkpoints/step-*")) else {}
         print(f"training; how far it is: tail -f {self.folder / 'run.txt'}", flush=True)
         run_recipe("pretrain", words)
@@ -129,6 +131,7 @@ def main() -> None:
         ("minutes", float, "of training at most, instead of all passes"),
         ("size", "small", "of the model"),
         ("objective", "hybrid", "of recipes/pretrain.py"),
+        ("batch_size", int, "rows of a step; a GPU is faster with more than the recipe's"),
         ("max_examples", int, "pairs of each paradigm (all)"),
         ("seed", 0, "of weights and order"),
         *LONG,
