@@ -20,15 +20,17 @@ import json
 import math
 from argparse import Namespace
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import DATA, LONG, Kept, begin, find_texts, make_parser, run_recipe, short_hash, table
+from harness import DATA, LONG, Kept, begin, find_device, find_texts, make_parser, run_recipe, short_hash, table
 from tqdm import tqdm
 
 WORDS, PASSES = 10_000_000, 10  # https://babylm.github.io
 HELD_OUT = 0.05  # of the texts, for the loss
+AT_ONCE = 5  # judges on a GPU, which spend most of their time on its host
 RECORD = 0.7402  # BLiMP: GPT-BERT, 8 layers of 512, strict-small (docs/pretraining.md)
 
 
@@ -96,13 +98,16 @@ class Challenge:
         lines = [json.loads(line) for line in (self.run / "metrics.jsonl").read_text().splitlines()]
         passes = {line["step"]: line["epoch"] for line in lines if "epoch" in line}
         found = []
-        checkpoints = sorted((self.run / "checkpoints").glob("step-*"))
-        for checkpoint in tqdm(checkpoints, unit="checkpoint"):
+        checkpoints, suites = sorted((self.run / "checkpoints").glob("step-*")), [*map(Path, self.options.suites)]
+        asked = [(checkpoint, suite.resolve()) for checkpoint in checkpoints for suite in suites]
+        with ThreadPoolExecutor(AT_ONCE if find_device().type == "cuda" else 1) as pool:
+            results = dict(zip(asked, tqdm(pool.map(self.judge, *zip(*asked)), total=len(asked)), strict=True))
+        for checkpoint in checkpoints:
             step = int(checkpoint.name.removeprefix("step-"))
             near = min(passes, key=lambda known: abs(known - step))
             row: dict[str, Any] = {"words": round(words * (1 - HELD_OUT) * passes[near] * step / near), "step": step}
-            for suite in (Path(suite).resolve() for suite in self.options.suites):
-                if result := self.judge(checkpoint, suite):
+            for suite in (suite.resolve() for suite in suites):
+                if result := results[checkpoint, suite]:
                     row[suite.name] = result["accuracy"]
                     row[f"{suite.name} as official"] = result["accuracy"] + result["ties"] / result["pairs"] / 2
             found.append(row)

@@ -20,9 +20,8 @@ class Work:
         """Rows and weight of each source, whose rows follow one another; empty: every row is seen once in an epoch."""
         return []
 
-    @property
-    def fixed_length(self) -> bool:
-        """Whether all training batches of one size have one shape, so that compiling pays."""
+    def fixed_length(self, rows: int) -> bool:
+        """Whether all training batches of so many rows have one shape, so that compiling pays."""
         return False
 
     @property

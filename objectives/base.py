@@ -227,9 +227,8 @@ class PackedPrediction(TokenPrediction):
             overlap=self.overlap,
         )
 
-    @property
-    def fixed_length(self) -> bool:
-        """Whether all training batches of as many rows have one shape; unpacked rows are as long as documents."""
+    def fixed_length(self, rows: int) -> bool:
+        """Whether all training batches of so many rows have one shape; unpacked rows are as long as documents."""
         return self.one_shape and self.arguments.packing != "none"
 
     def check_model(self, model: nn.Module) -> None:

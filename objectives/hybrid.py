@@ -51,12 +51,15 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
         mlm.LEGEND,
         clm.LEGEND,
     )
-    one_shape = False
     evaluations = 2
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
         self.share = Fraction(str(self.arguments.hybrid_causal_share))
+
+    def fixed_length(self, rows: int) -> bool:
+        """Whole blocks hold equally many rows of each kind."""
+        return super().fixed_length(rows) and rows % _BLOCK == 0
 
     def is_causal(self, index: int) -> bool:
         """Whether training sample number `index` is a causal row."""

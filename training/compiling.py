@@ -54,7 +54,7 @@ def should_compile(
                 "install one, or drop --compile"
             )
         return True
-    if compiler is None or is_divided or not all(stage.work.fixed_length for stage in stages):
+    if compiler is None or is_divided or not all(stage.work.fixed_length(stage.micro_batch_size) for stage in stages):
         return False  # batches of other shapes are recompiled
     if device.type == "cuda":
         return True

@@ -55,8 +55,10 @@ def test_objectives_work_without_a_held_out_part(make, name) -> None:
     work = make(name, eval_fraction=0)
     assert work.num_eval_examples == 0 and work.num_examples > 0
     assert work.baseline() == {}
-    of_one_shape = name in ("mlm", "clm")  # others draw lengths or directions
-    assert work.fixed_length == of_one_shape and not make(name, eval_fraction=0, packing="none").fixed_length
+    # Others draw lengths; `hybrid` has as many rows of each kind in every 64.
+    assert work.fixed_length(64) == (name in ("mlm", "clm", "hybrid"))
+    assert work.fixed_length(32) == (name in ("mlm", "clm"))
+    assert not make(name, eval_fraction=0, packing="none").fixed_length(64)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

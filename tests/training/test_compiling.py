@@ -25,7 +25,9 @@ class Rows(Work):
 
     num_examples, num_eval_examples, metric, greater_is_better = 12, 0, "loss", False
     mixture: list[Any] = []
-    fixed_length = True
+
+    def fixed_length(self, rows: int) -> bool:
+        return True
 
     def example(self, row: int, index: int) -> dict[str, Any]:
         ids = torch.randint(5, 64, (8,), generator=torch.Generator().manual_seed(row))
@@ -89,7 +91,8 @@ def test_short_runs_are_not_compiled_and_long_ones_are() -> None:
 @pytest.mark.usefixtures("a_compiler")
 def test_auto_leaves_alone_what_would_be_compiled_again_and_again() -> None:
     class Others(Rows):
-        fixed_length = False
+        def fixed_length(self, rows: int) -> bool:
+            return False
 
     assert not decision(max_minutes=60, stages=stages_of(Others()))
     assert not decision(max_minutes=60, is_divided=True)

@@ -155,7 +155,9 @@ class BankedMuon(torch.optim.Muon):
                 self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
         averages = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
         torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
-        updates = torch._foreach_lerp(gradients, averages, group["momentum"]) if group["nesterov"] else averages
+        updates = averages
+        if group["nesterov"]:  # in place: torch 2.11 cannot make new shards of it
+            torch._foreach_lerp_(updates := gradients, averages, group["momentum"])
         options = {"coefficients": group["ns_coefficients"], "steps": group["ns_steps"], "eps": group["eps"]}
         updates = on_whole_matrices(partial(orthogonalized, **options), updates)
         rate = group["lr"] * 0.2 * math.sqrt(max(matrices[0].shape))
