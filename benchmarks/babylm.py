@@ -101,7 +101,9 @@ class Challenge:
         checkpoints, suites = sorted((self.run / "checkpoints").glob("step-*")), [*map(Path, self.options.suites)]
         asked = [(checkpoint, suite.resolve()) for checkpoint in checkpoints for suite in suites]
         with ThreadPoolExecutor(AT_ONCE if find_device().type == "cuda" else 1) as pool:
-            results = dict(zip(asked, tqdm(pool.map(self.judge, *zip(*asked)), total=len(asked)), strict=True))
+            results = dict(
+                zip(asked, tqdm(pool.map(lambda it: self.judge(*it), asked), total=len(asked)), strict=True)
+            )
         for checkpoint in checkpoints:
             step = int(checkpoint.name.removeprefix("step-"))
             near = min(passes, key=lambda known: abs(known - step))

@@ -157,6 +157,13 @@ class StopSignals:
             os._exit(128 + number)
 
 
+def serve_on(worker: int) -> None:
+    """Leave it to the process that began this data worker to stop it: Ctrl-C, batch systems and `timeout` signal all
+    processes at once, and a run whose workers are gone could not end the step after which it is saved."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+
+
 class Watchdog:
     """Ends a process that has not called `beat` for some seconds (0: never), after printing the stack of each thread.
 

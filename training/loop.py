@@ -24,7 +24,7 @@ from lacuna.common.work import TrainingBatches, Work
 from .arguments import TrainingArguments
 from .checkpoints.saving import save_final
 from .distributed import fsdp
-from .environment import Watchdog, bounded_memory
+from .environment import Watchdog, bounded_memory, serve_on
 from .evaluating import check_native, evaluate_and_log, evaluate_kept
 from .optimizers.schedules import learning_rate
 from .order import MicroBatchSampler, TrainingExamples, dropout_seed
@@ -290,6 +290,7 @@ def _loader(run: Run, stage: Stage) -> DataLoader:
         generator=torch.Generator(),  # the loader draws a number; dropout's generator is left alone
         pin_memory=on_gpu,
         persistent_workers=num_workers > 0,
+        worker_init_fn=serve_on,
     )
 
 

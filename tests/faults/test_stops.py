@@ -49,6 +49,12 @@ def test_asked_to_stop_it_saves_and_says_so(toy: Toy, undisturbed: dict[str, Any
     check_resumed(toy, undisturbed)
 
 
+def test_asked_to_stop_with_its_data_workers(toy: Toy, undisturbed: dict[str, Any]) -> None:
+    done = toy.run("term_all@5", "slow@100", num_workers=1)
+    assert done.returncode == 143 and "after step 5" in done.stderr, done.stderr
+    check_resumed(toy, undisturbed)
+
+
 def test_asked_to_stop_before_it_began(toy: Toy, undisturbed: dict[str, Any]) -> None:
     assert toy.run("term_at_start@0").returncode == 143
     assert not toy.output_dir.exists() or not list(toy.output_dir.glob("[!.]*"))

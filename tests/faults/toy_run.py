@@ -3,13 +3,14 @@
     python toy_run.py [options of training] [--inject FAULT ...]
 
 A fault is NAME@STEP or NAME@STEP:RANK, with steps counted from 1; `when` it comes is in the step's forward pass:
-kill, stop (SIGSTOP), term (SIGTERM), int (SIGINT), term_twice, nan_loss, inf_loss, nan_gradient, inf_gradient, spike,
-remove_output, spoil (rubbish in the oldest checkpoint), hang, fail (an error of the data).
+kill, stop (SIGSTOP), term (SIGTERM), term_all (to data workers too), int (SIGINT), term_twice, nan_loss, inf_loss,
+nan_gradient, inf_gradient, spike, remove_output, spoil (rubbish in the oldest checkpoint), hang, fail (an error of the
+data).
 And, with any number in place of the step: term_in_evaluation, hang_in_evaluation, term_in_save, term_at_start, saved
-(the others wait for the first checkpoint to be whole). slow@MILLISECONDS makes every step slower, memory@MEGABYTES is
-all that --micro_batch_size auto finds free, file_limit@BYTES all that a file may have; clock@TIMES makes the clock of
-training go faster; slow_end@SECONDS is how long the first process takes longer to write the final model; with sgd@0
-AdamW, whose steps are as large whatever the scale of gradients, is SGD. No process ends before the model is written.
+(the others wait for the first checkpoint to be whole). slow@MILLISECONDS makes every step slower, file_limit@BYTES is
+all that a file may have; clock@TIMES makes the clock of training go faster; slow_end@SECONDS is how long the first
+process takes longer to write the final model; with sgd@0 AdamW, whose steps are as large whatever the scale of
+gradients, is SGD. No process ends before the model is written.
 
 For each row that is learned a line of OUTPUT_DIR/../seen-RANK.txt says its sample number and a hash of ids and labels.
 """
@@ -20,6 +21,7 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
@@ -119,6 +121,9 @@ class FaultyWork(ToyWork):
         if "remove_output" in faults:
             while self.output_dir.exists():  # a checkpoint that is being written puts its files there meanwhile
                 shutil.rmtree(self.output_dir, ignore_errors=True)
+        if "term_all" in faults:
+            workers = [str(worker.pid) for worker in psutil.Process().children()]
+            subprocess.run(["kill", *workers, str(mine)], check=True)  # of a parent, a worker would expect it
         for name, number in (("kill", 9), ("stop", signal.SIGSTOP), ("term", 15), ("int", 2), ("term_twice", 15)):
             if name in faults:
                 os.kill(mine, number)
@@ -157,8 +162,6 @@ def main() -> None:
         OPTIMIZERS["adamw"] = Optimizer(
             lambda model, arguments: [torch.optim.SGD(model.parameters(), arguments.learning_rate, momentum=0.9)]
         )
-    if (free := faults.value("memory")) is not None:
-        psutil.virtual_memory = lambda: SimpleNamespace(available=free * 1e6)
     if (times := faults.value("clock")) is not None:
         lacuna.training.loop.time = SimpleNamespace(perf_counter=lambda: times * time.perf_counter())  # type: ignore[assignment]
     if (seconds := faults.value("slow_end")) is not None:
