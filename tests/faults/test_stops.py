@@ -1,13 +1,16 @@
 """Signals and kills at any point: the run ends as it should, and goes on as if nothing had happened."""
 
 import random
+import subprocess
+import sys
 import time
 from typing import Any
 
 import psutil
 import pytest
 from examples import fast
-from toy import Toy
+from processes import REPOSITORY
+from toy import SCRIPT, Toy
 
 FIRST, *OTHERS = random.Random(5).sample(range(1, 13), 3)
 """Steps to be killed in."""
@@ -50,7 +53,9 @@ def test_asked_to_stop_it_saves_and_says_so(toy: Toy, undisturbed: dict[str, Any
 
 
 def test_asked_to_stop_with_its_data_workers(toy: Toy, undisturbed: dict[str, Any]) -> None:
-    done = toy.run("term_all@5", "slow@100", num_workers=1)
+    words = [str(word) for word in toy.words("term_all@5", "slow@100", num_workers=1)]
+    # By itself: where tests start their runs, nobody notices that a worker has died.
+    done = subprocess.run([sys.executable, SCRIPT, *words], cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 143 and "after step 5" in done.stderr, done.stderr
     check_resumed(toy, undisturbed)
 
