@@ -1,5 +1,6 @@
 """Signals and kills at any point: the run ends as it should, and goes on as if nothing had happened."""
 
+import os
 import random
 import subprocess
 import sys
@@ -55,7 +56,8 @@ def test_asked_to_stop_it_saves_and_says_so(toy: Toy, undisturbed: dict[str, Any
 def test_asked_to_stop_with_its_data_workers(toy: Toy, undisturbed: dict[str, Any]) -> None:
     words = [str(word) for word in toy.words("term_all@5", "slow@100", num_workers=1)]
     # By itself: where tests start their runs, nobody notices that a worker has died.
-    done = subprocess.run([sys.executable, SCRIPT, *words], cwd=REPOSITORY, capture_output=True, text=True)
+    alone = {"cwd": REPOSITORY, "env": os.environ | {"PYTHONPATH": "tests"}, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, SCRIPT, *words], **alone)
     assert done.returncode == 143 and "after step 5" in done.stderr, done.stderr
     check_resumed(toy, undisturbed)
 
