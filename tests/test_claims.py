@@ -160,6 +160,8 @@ FACTS: dict[str, list[str]] = {
         "it is for 20 minutes; this race takes 5",
         "(256 wide, 6 layers) on the same rows of 32 x 128 tokens, 15 % masked",
         "The goals are 5 times",
+        "with rows of 1,024 tokens",
+        "The goals were 400,000 tokens a second for the larger encoder and 900,000 for the smaller one, and an MFU of 0.5",
         "in float32 and 3 times",
         "for two cores (6e13 operations)",
         "the scripts' default of 5e-5",
