@@ -1,7 +1,10 @@
 """A pretrained language model that scores text: how likely it finds given tokens at given positions."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from itertools import islice
 from typing import Any, Literal
@@ -193,6 +196,11 @@ def dense_logits(model: Any, **inputs: Any) -> Tensor:
     return output.prediction_logits if "prediction_logits" in output else output.logits
 
 
+def _is_sparse(model: Any) -> bool:
+    """Whether a model can be told which positions predict, as those of Lacuna can."""
+    return "sparse_prediction" in signature(model.forward).parameters
+
+
 def logits_at(model: Any, inputs: dict[str, Tensor], *, rows: Tensor, positions: Tensor) -> Tensor:
     """Logits at chosen positions, [number chosen, vocabulary]; `rows` and `positions` are int64 [number chosen].
 
@@ -206,7 +214,7 @@ def logits_at(model: Any, inputs: dict[str, Tensor], *, rows: Tensor, positions:
             output.last_hidden_state = output.last_hidden_state[None, rows, positions]
             found.append(output)
 
-    if "sparse_prediction" in signature(model.forward).parameters:
+    if _is_sparse(model):
         logits = dense_logits(model, **inputs, target_positions=rows * shape[1] + positions)
         return logits if logits.dim() == 2 else logits[rows, positions]
     handle = model.base_model.register_forward_hook(choose)
@@ -217,7 +225,6 @@ def logits_at(model: Any, inputs: dict[str, Tensor], *, rows: Tensor, positions:
     return logits[0] if found else logits[rows, positions]
 
 
-@torch.no_grad()
 def score(
     *,
     language_model: LanguageModel,
@@ -233,10 +240,34 @@ def score(
     `hits`: look for the likeliest tokens too. Raises NumericsError: a target's likelihood is not a finite number.
     """
     vocab_size = language_model.model.get_input_embeddings().num_embeddings
+    some = batches(iter(requests), batch_size=batch_size, vocab_size=vocab_size)
     with progress_bar(total=total, doing=description, unit="token") as bar:
-        for batch in batches(iter(requests), batch_size=batch_size, vocab_size=vocab_size):
-            yield from _score_batch(language_model, batch, hits=hits)
-            bar.update(sum(request.weight for request in batch))
+        for scored in _on_each_core(partial(_score_batch, language_model, hits=hits), some, language_model.model):
+            yield from scored
+            bar.update(sum(each.request.weight for each in scored))
+
+
+def _on_each_core(
+    function: Callable[[list[Request]], list[Scored]], some: Iterable[list[Request]], model: Any
+) -> Iterator[list[Scored]]:
+    """What a function makes of batches, in their order.
+
+    On a CPU each core has a batch of its own: one that fits its cache is little work for several. Compiled blocks and
+    the hook of `logits_at` are for one batch at a time.
+    """
+    threads, waiting = torch.get_num_threads(), deque[Future[list[Scored]]]()
+    is_compiled = any(module._compiled_call_impl for module in model.modules())
+    at_once = threads if _is_sparse(model) and model.device.type == "cpu" and not is_compiled else 1
+    torch.set_num_threads(threads // at_once)
+    try:
+        with ThreadPoolExecutor(at_once) as pool:
+            for batch in some:
+                waiting.append(pool.submit(function, batch))
+                if len(waiting) > at_once:
+                    yield waiting.popleft().result()
+            yield from (each.result() for each in waiting)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def batches(requests: Iterator[Request], *, batch_size: int | None, vocab_size: int) -> Iterator[list[Request]]:
@@ -258,6 +289,7 @@ def inputs_of(language_model: LanguageModel, batch: Sequence[Request]) -> dict[s
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
+@torch.no_grad()
 def _score_batch(language_model: LanguageModel, batch: list[Request], *, hits: bool) -> list[Scored]:
     device = language_model.model.device
     counts = [len(request.targets) for request in batch]

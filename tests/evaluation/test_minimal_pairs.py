@@ -9,6 +9,7 @@ import torch
 from lacuna.common.errors import InputError
 from lacuna.evaluation import LanguageModel, group_pairs, measure_minimal_pairs, score_sentences
 from lacuna.evaluation.minimal_pairs import judge
+from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
 
 SENTENCES = ["The cats sit.", "The cats sits on the mat.", "Who sees the dogs?", "A 🦊 runs to the river.", "She"]
 
@@ -39,6 +40,27 @@ def test_scores_equal_the_slow_way(tokenizer, make_model, kind, batch_size):
     assert scores[:-1] == pytest.approx(expected, rel=1e-5)
     assert scores[-1] == scores[0]
     assert lengths[0] == len(tokenizer(SENTENCES[0], add_special_tokens=False)["input_ids"])
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_each_core_scores_a_batch_of_its_own(tokenizer, is_compiled):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    model = LacunaForMaskedLM(LacunaConfig(shape="encoder", vocab_size=len(tokenizer), **sizes))
+    language_model = LanguageModel.of(model=model, tokenizer=tokenizer)
+    wanted, _ = score_sentences(language_model=language_model, sentences=SENTENCES, batch_size=1)
+    cores: list[int] = []
+    model.register_forward_pre_hook(lambda *given: cores.append(torch.get_num_threads()))
+    if is_compiled:  # compiled code is asked from one thread at a time
+        model.base_model.compile(backend="eager")
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        found, _ = score_sentences(language_model=language_model, sentences=SENTENCES, batch_size=1)
+        assert set(cores) == {3 if is_compiled else 1} and torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert found == pytest.approx(wanted, rel=1e-5)
 
 
 def test_accuracy_is_the_mean_over_paradigms_and_a_tie_is_half(tokenizer, make_model):
