@@ -156,11 +156,9 @@ class LacunaRotaryEmbedding(nn.Module):
         types = {layer_type: self.parameters_of(layer_type)["rope_type"] for layer_type in self.layer_types}
         self.rope_type: Any = types.get(None, types)
         for layer_type in self.layer_types:
-            inverse_frequencies, scaling = self.compute_frequencies(layer_type)
-            self.register_buffer(self.named(layer_type, "inv_freq"), inverse_frequencies, persistent=False)
-            self.register_buffer(
-                self.named(layer_type, "original_inv_freq"), inverse_frequencies.clone(), persistent=False
-            )
+            frequencies, scaling = self.compute_frequencies(layer_type)
+            self.register_buffer(self.named(layer_type, "inv_freq"), frequencies, persistent=False)
+            self.register_buffer(self.named(layer_type, "original_inv_freq"), frequencies.clone(), persistent=False)
             setattr(self, self.named(layer_type, "attention_scaling"), scaling)
 
     def start_weights(self) -> None:
@@ -234,10 +232,8 @@ def distinct_positions(position_ids: Tensor) -> Tensor | None:
 
     A CPU takes a quarter of the time for their sines and cosines. A GPU would have to be waited for to know the last.
     """
-    has_numbers = (
-        position_ids.device.type == "cpu" and type(position_ids) is Tensor and not torch.compiler.is_compiling()
-    )
-    if position_ids.shape[0] == 1 or not has_numbers:
+    is_known = position_ids.device.type == "cpu" and type(position_ids) is Tensor and not torch.compiler.is_compiling()
+    if position_ids.shape[0] == 1 or not is_known:
         return None
     first, last = (int(bound) for bound in torch.aminmax(position_ids))
     return torch.arange(last + 1) if first >= 0 and 4 * (last + 1) <= position_ids.numel() else None

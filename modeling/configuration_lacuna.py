@@ -201,9 +201,7 @@ class LacunaConfig(PreTrainedConfig):
         if self.num_key_value_heads is None:
             self.num_key_value_heads = heads
         if self.head_dim is None:
-            reason = (
-                f"hidden_size={size} is not a multiple of num_attention_heads={heads}: change one or give head_dim"
-            )
+            reason = f"hidden_size={size} is not a multiple of num_attention_heads={heads}: change it or give head_dim"
             self._require(heads > 0 and size % heads == 0, reason)
             self.head_dim = size // heads
         if self.layer_types is None:

@@ -71,10 +71,9 @@ def to_native(
         weights = {name: tensor for name, tensor in weights.items() if not name.startswith("sentence_head.")}
     if head is None:
         raise ConversionError(f"{family} has no head like {type(model).__name__}: {', '.join(conversion.heads)}")
-    if head.num_labels not in (None, model.config.num_labels):
-        raise ConversionError(
-            f"{head.native} cannot express num_labels={model.config.num_labels}, only {head.num_labels}"
-        )
+    labels = model.config.num_labels
+    if head.num_labels not in (None, labels):
+        raise ConversionError(f"{head.native} cannot express num_labels={labels}, only {head.num_labels}")
     fields |= {name: getattr(_generation_config(model), name, None) for name in conversion.generation}
     native_class = getattr(transformers, head.native)
     # On "meta" nothing is drawn, so that a checkpoint can be written while training draws its dropout.

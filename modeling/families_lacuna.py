@@ -56,16 +56,15 @@ _LLAMA: dict[str, Any] = {
     "norm_eps": 1e-6,
     "initialization": "normal",
 }
-_SHARED_KEYS = {
-    size: {"num_key_value_heads": heads} for size, heads in (("micro", 2), ("tiny", 2), ("mini", 2), ("small", 4))
-}
 _QWEN3 = {"num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}
 
 
-def _layers(*counts: int) -> dict[str, dict[str, int]]:
-    """Layers at each size, from micro to large."""
-    return {size: {"num_hidden_layers": count} for size, count in zip(SIZES, counts, strict=True)}
+def _by_size(field: str, *numbers: int) -> dict[str, dict[str, int]]:
+    """A field at each size, from micro on."""
+    return {size: {field: number} for size, number in zip(SIZES, numbers, strict=False)}
 
+
+_SHARED_KEYS = _by_size("num_key_value_heads", 2, 2, 2, 4)
 
 # `parts` are fields of LacunaConfig that differ from its defaults, which are ModernBERT's. `feed_forward` is
 # intermediate_size / hidden_size, unless a size names the number itself. `layer_pattern` repeats over the layers
@@ -159,7 +158,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "initialization": "normal",
         },
         "feed_forward": 4.0,
-        "sizes": _layers(1, 2, 3, 5, 6, 12),
+        "sizes": _by_size("num_hidden_layers", 1, 2, 3, 5, 6, 12),
     },
     "vaswani": {  # Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; `small` is their base, `large` their big
         "parts": {
@@ -176,7 +175,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "initialization": "xavier_uniform",
         },
         "feed_forward": 4.0,
-        "sizes": _layers(1, 2, 3, 6, 6, 6),
+        "sizes": _by_size("num_hidden_layers", 1, 2, 3, 6, 6, 6),
     },
 }
 

@@ -288,11 +288,9 @@ class LacunaLayer(GradientCheckpointingLayer):
         normalised_input = self.norm_first and config.embedding_norm and layer_idx == 0
         self.attention_norm = nn.Identity() if normalised_input else build_norm(config)
         self.attention = LacunaAttention(config, layer_idx, stack=stack)
-        has_cross_attention = config.is_encoder_decoder and stack == "decoder"
-        self.cross_attention_norm = build_norm(config) if has_cross_attention else None
-        self.cross_attention = (
-            LacunaAttention(config, layer_idx, stack=stack, is_cross=True) if has_cross_attention else None
-        )
+        has_cross = config.is_encoder_decoder and stack == "decoder"
+        self.cross_attention_norm = build_norm(config) if has_cross else None
+        self.cross_attention = LacunaAttention(config, layer_idx, stack=stack, is_cross=True) if has_cross else None
         self.mlp_norm = build_norm(config)
         self.mlp = LacunaMLP(config)
         self.dropout = nn.Dropout(config.hidden_dropout)

@@ -96,9 +96,7 @@ def chunked_cross_entropy(
         return summed_cross_entropy(project(states), targets, ignore_index=IGNORED, name="labels", field="vocab_size")
 
     chunks = (tensor.split(max(1, _CHUNK_LOGITS // vocab_size)) for tensor in (hidden_states, flat_labels))
-    losses = [
-        checkpoint(loss_of, states, targets, use_reentrant=False) for states, targets in zip(*chunks, strict=True)
-    ]
+    losses = [checkpoint(loss_of, *chunk, use_reentrant=False) for chunk in zip(*chunks, strict=True)]
     # Without a target the sum of no states is 0, and still a part of the graph: backward works and reaches nothing.
     total = torch.stack(losses).sum() if len(flat_labels) else hidden_states.float().sum()
     return total / count_items(num_items, labels)

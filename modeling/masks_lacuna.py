@@ -252,13 +252,9 @@ def _build_packed_masks(
         return {name: MASKS[is_causal, name](**arguments, and_mask_function=within) for name in layer_types}, {}
     reaches = _reaches(config, layer_types, is_causal)
     if packed_kernel(hidden_states, config=config, is_bounded=False) == "flex":
-        return {
-            name: document_blocks(documents, is_causal=is_causal, reach=reach) for name, reach in reaches.items()
-        }, {}
+        return {name: document_blocks(documents, is_causal=is_causal, reach=far) for name, far in reaches.items()}, {}
     if can_group(hidden_states, config=config):
-        groups = {
-            name: group_documents(documents, is_causal=is_causal, reach=reach) for name, reach in reaches.items()
-        }
+        groups = {name: group_documents(documents, is_causal=is_causal, reach=far) for name, far in reaches.items()}
         if None not in groups.values():
             return groups, {}
     # masking_utils would go through vmap here: 5.1 ms a mask at [64, 128] against 0.9 ms for this comparison.

@@ -153,12 +153,10 @@ class LacunaSentenceHead(nn.Module):
         return self.classifier(self.activation(self.dense(features)))
 
 
-def find_segments(
-    input_ids: Tensor | None, token_type_ids: Tensor | None, *, sep_token_id: int | None
-) -> Tensor | None:
-    """Segment numbers 0 and 1, [B, T]: `token_type_ids`, or else split at the first separator."""
-    if token_type_ids is not None or input_ids is None or sep_token_id is None:
-        return token_type_ids
+def find_segments(input_ids: Tensor | None, segments: Tensor | None, *, sep_token_id: int | None) -> Tensor | None:
+    """Segment numbers 0 and 1, [B, T]: those given, or else split at the first separator."""
+    if segments is not None or input_ids is None or sep_token_id is None:
+        return segments
     is_separator = (input_ids == sep_token_id).long()
     return (is_separator.cumsum(-1) - is_separator).clamp(max=1)
 
@@ -285,10 +283,8 @@ class LacunaStack(LacunaPreTrainedModel):
         self.prefix = "decoder_" if is_second else ""  # of the names of its arguments
         self.embeddings = LacunaEmbeddings(config, is_second=is_second)
         self.rotary_emb = LacunaRotaryEmbedding(config) if config.position_type == "rotary" else None
-        layer_types = config.layer_types_of(self.stack)
-        self.layers = nn.ModuleList(
-            [LacunaLayer(config, index, stack=self.stack) for index in range(len(layer_types))]
-        )
+        depth = len(config.layer_types_of(self.stack))
+        self.layers = nn.ModuleList([LacunaLayer(config, index, stack=self.stack) for index in range(depth)])
         self.norm = build_norm(config) if config.norm_placement == "pre" else None
         self.gradient_checkpointing = False
         self.post_init()
@@ -786,9 +782,8 @@ class LacunaForPreTraining(LacunaLanguageModel):
                 the mean over the pairs here counts by the share of masked tokens that is here: shares add up to one.
             target_positions: see `find_targets`; without labels, what logits [N, V] are wanted of.
         """
-        outputs = self.model(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds=inputs_embeds, **kwargs
-        )
+        kwargs["inputs_embeds"] = inputs_embeds
+        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, **kwargs)
         states, sparse = outputs.last_hidden_state, is_sparse(self, sparse_prediction)
         places, targets = self.masked_targets(labels, states.shape[:-1], is_sparse=sparse, positions=target_positions)
         states = states if places is None else states.flatten(0, 1)[places]
@@ -863,9 +858,8 @@ class LacunaForMaskedLM(LacunaLanguageModel):
             kwargs["kept"] = places  # the last layer computes what the head reads, and no more
             if places is not None and not torch.compiler.is_compiling():
                 torch._dynamo.maybe_mark_dynamic(places, 0)  # a compiled block takes any number of them
-        outputs = self.model(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds=inputs_embeds, **kwargs
-        )
+        kwargs["inputs_embeds"] = inputs_embeds
+        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, **kwargs)
         states = outputs.last_hidden_state
         if self.config.hybrid:  # The state before a token predicts it; before the first one there is none.
             states = torch.cat((states[:, :1], states[:, :-1]), dim=1)
@@ -1162,10 +1156,8 @@ class LacunaForQuestionAnswering(LacunaTaskModel):
 
         `start_positions`, `end_positions`: [B], token numbers; those outside the row are ignored.
         """
-        kwargs = {"use_cache": False, **kwargs}
-        outputs = self.model(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds=inputs_embeds, **kwargs
-        )
+        kwargs = {"use_cache": False, "inputs_embeds": inputs_embeds, **kwargs}
+        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, **kwargs)
         start_logits, end_logits = self.qa_outputs(self.prepare(outputs.last_hidden_state)).unbind(-1)
         loss = None
         if (start_positions is None) != (end_positions is None):
