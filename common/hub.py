@@ -62,9 +62,7 @@ class PushArguments(Arguments):
     model: str | None = essential(None, "Folder of the model to push.", metavar="DIR")
     to: str | None = essential(None, "Repository on the Hub; it is made if it is not there.", metavar="OWNER/NAME")
     public: bool = essential(False, "Let everybody see it; otherwise only its owner does.")
-    revision: str | None = essential(
-        None, "Branch to push to; it is made if it is not there. Default: main.", metavar="NAME"
-    )
+    revision: str | None = essential(None, "Branch to push to, made if it is absent. Default: main.", metavar="NAME")
     license: str = essential("", "Licence for the model card on the Hub, such as apache-2.0.", metavar="ID")
 
 

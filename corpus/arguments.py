@@ -27,18 +27,12 @@ class TextArguments(ReadingArguments):
     document_boundary: Literal["file", "line", "blank_line"] = _data(
         "file", "What separates documents in .txt files: file, line or blank_line."
     )
-    unwrap: bool = _data(
-        False, "Rejoin hard-wrapped lines; paragraphs, verse, headings and lists are kept.", advanced=True
-    )
+    unwrap: bool = _data(False, "Rejoin hard-wrapped lines; paragraphs, verse, headings, lists stay.", advanced=True)
     on_bad_record: Literal["stop", "skip"] = _data(
         "stop", "On a broken record, stop or skip; skip tolerates one broken record in a thousand.", advanced=True
     )
-    language: str = _data(
-        "en", "Language of the text (ISO code), by which sentences are split.", metavar="CODE", advanced=True
-    )
-    dataset_config: str | None = _data(
-        None, "Configuration of a Hub dataset that has several.", metavar="NAME", advanced=True
-    )
+    language: str = _data("en", "Language (ISO code), by which sentences are split.", metavar="CODE", advanced=True)
+    dataset_config: str | None = _data(None, "Which configuration of a Hub dataset.", metavar="NAME", advanced=True)
     dataset_split: str | None = _data(
         None, "Split of a Hub dataset or a saved one. Default: the only one, or train.", metavar="NAME", advanced=True
     )
@@ -48,12 +42,8 @@ class TextArguments(ReadingArguments):
 class CorpusArguments(TextArguments):
     """What a model is pretrained on."""
 
-    corpus: str | None = _data(
-        None, "Token store made by recipes/prepare_corpus.py, instead of --data.", metavar="DIR"
-    )
-    eval_data: list[str] = _data(
-        [], "Text to evaluate on, as --data. Default: a part of --data, --eval_fraction.", metavar="PATH"
-    )
+    corpus: str | None = _data(None, "Token store of recipes/prepare_corpus.py, instead of --data.", metavar="DIR")
+    eval_data: list[str] = _data([], "Held-out text, as --data. Default: --eval_fraction of --data.", metavar="PATH")
     for_file: list[str] = _data(
         [],
         "Labelled rows that the model will be fine-tuned on: their texts are learned too, without labels and without "

@@ -51,16 +51,12 @@ _teacher = partial(option, group="teacher")
 class DistillationArguments(Arguments):
     """Whom the student learns from, and how much."""
 
-    teacher: str = essential(
-        "", "Model to learn from, and to have the tokenizer of: a folder or Hub id.", metavar="MODEL"
-    )
+    teacher: str = essential("", "Model to learn from, whose tokenizer it has: a folder or Hub id.", metavar="MODEL")
     distill_weight: float = _teacher(
         0.9, "Share of the loss that is what the teacher expects; the rest is the text itself, as without a teacher."
     )
     top_k: int = _teacher(16, "Likeliest tokens of the teacher that are kept for each target.", advanced=True)
-    mask_variants: int = _teacher(
-        1, "Different masks of each row, in turn; the teacher is asked about each of them.", advanced=True
-    )
+    mask_variants: int = _teacher(1, "Masks of each row, in turn; the teacher is asked about each.", advanced=True)
 
     def __post_init__(self) -> None:
         check_range(self, "distill_weight", above=0, at_most=1)

@@ -27,9 +27,7 @@ class TokenizerArguments(Arguments):
         "with their letters) or code (as modern, and keeps indentation whole). Default: modern where the text has "
         "combining marks, as Hindi and Thai do, else gpt2.",
     )
-    extra_special_tokens: list[str] = _tokenizer(
-        [], "Additional special tokens, such as <user> <assistant>.", metavar="TOKEN"
-    )
+    extra_special_tokens: list[str] = _tokenizer([], "More special tokens, such as <user> <tool>.", metavar="TOKEN")
     num_sentinels: int = _tokenizer(0, "Sentinel tokens <extra_id_0>, ... to add; span corruption needs 100.")
     pad_to_multiple_of: int = _tokenizer(
         64,

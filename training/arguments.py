@@ -66,12 +66,8 @@ class NewModelArguments(ModelArguments):
     vocab_size: int = _model(8192, "Vocabulary size of a newly trained tokenizer.")
     num_hidden_layers: int | None = _model(None, "Layers of a new model. Default: those of --size.", advanced=True)
     hidden_size: int | None = _model(None, "Width of a new model. Default: that of --size.", advanced=True)
-    num_attention_heads: int | None = _model(
-        None, "Attention heads in a layer of a new model. Default: those of --size.", advanced=True
-    )
-    intermediate_size: int | None = _model(
-        None, "Width of the MLPs of a new model. Default: that of --size.", advanced=True
-    )
+    num_attention_heads: int | None = _model(None, "Heads of a new model. Default: those of --size.", advanced=True)
+    intermediate_size: int | None = _model(None, "MLP width of a new model. Default: that of --size.", advanced=True)
 
     def __post_init__(self) -> None:
         check_range(self, *SHAPE, at_least=1)
@@ -134,16 +130,12 @@ class TrainingArguments(Arguments):
     layerwise_decay: float = _optimizer(
         1.0, "Learning rate of each layer relative to the layer above it; 1 turns it off.", advanced=True
     )
-    embedding_rate: float = _optimizer(
-        0.3, "Learning rate of embeddings relative to that of all other weights.", advanced=True
-    )
+    embedding_rate: float = _optimizer(0.3, "Learning rate of embeddings relative to other weights.", advanced=True)
     weight_decay: float = _optimizer(0.1, "Weight decay, except of norms, biases and embeddings.")
     adam_beta2: float = _optimizer(0.98, "Second-moment decay of AdamW.", advanced=True)
     max_grad_norm: float = _optimizer(1.0, "Clip gradients to this norm; 0 turns clipping off.", advanced=True)
     logging_steps: int = _saving(10, "Steps between lines of metrics.jsonl.")
-    eval_steps: float = _saving(
-        0.2, "Steps between evaluations; below 1, a fraction of the run; 0 evaluates only at the end."
-    )
+    eval_steps: float = _saving(0.2, "Steps between evaluations; below 1, a fraction of the run; 0: only at the end.")
     save_steps: float = _saving(
         0.2, "Steps between checkpoints; below 1, a fraction of the run; 0 turns them off. The last step gets one too."
     )
@@ -159,9 +151,7 @@ class TrainingArguments(Arguments):
         None, "Private repository on the Hugging Face Hub to push the model to at the end.", metavar="OWNER/NAME"
     )
     push_steps: int = _saving(0, "Push the checkpoint of every so many steps too, with a tag step-N.", advanced=True)
-    early_stopping_patience: int = _length(
-        0, "Stop after this many evaluations in a row without improvement; 0 never stops early."
-    )
+    early_stopping_patience: int = _length(0, "Stop after this many evaluations without improvement; 0: never.")
     average: str = _optimizer(
         "none",
         "Weights to save: none (the last), ema (moving average) or best (best evaluation).",
@@ -169,13 +159,9 @@ class TrainingArguments(Arguments):
     )
     ema_decay: float = _optimizer(0.999, "Decay per step of --average ema.", advanced=True)
     freeze_backbone: bool = _model(False, "Train only the head, and the pooler if there is one.", advanced=True)
-    lora_rank: int = _model(
-        0, "Train LoRA adapters of this rank, and the head, instead of all weights; 0 turns LoRA off."
-    )
+    lora_rank: int = _model(0, "Train LoRA adapters of this rank and the head, not all weights; 0 turns LoRA off.")
     lora_alpha: float | None = _model(None, "LoRA alpha. Default: twice --lora_rank.", advanced=True)
-    group_by_length: bool = _hardware(
-        False, "Batch examples of similar length together, to save padding.", advanced=True
-    )
+    group_by_length: bool = _hardware(False, "Batch examples of like length together, to save padding.", advanced=True)
     skip_steps: str = _length(
         "", "Steps to skip on a rerun, with their samples, as in 120-125,300.", metavar="STEPS", advanced=True
     )
@@ -199,9 +185,7 @@ class TrainingArguments(Arguments):
     num_workers: int | None = _hardware(
         None, "Subprocesses that prepare batches, for each training process. Default: 2 on a GPU, 0 on a CPU."
     )
-    threads: int | None = _hardware(
-        None, "CPU threads of each process. Default: its share of the cores.", advanced=True
-    )
+    threads: int | None = _hardware(None, "CPU threads of a process. Default: its share of the cores.", advanced=True)
     seed: int = _hardware(0, "Seed of sample order, masks, dropout and new weights.")
 
     def __post_init__(self) -> None:
@@ -285,9 +269,7 @@ class FineTuningArguments(TrainingArguments):
     seed: int = _hardware(0, "Seed of the held-out part, sample order, dropout and new weights.")
     average: str = _but("average", "best")
     group_by_length: bool = _but("group_by_length", True)
-    seeds: int = _length(
-        1, "Train this many times, with --seed, --seed + 1, ...; results.json has means and deviations."
-    )
+    seeds: int = _length(1, "Runs, with --seed, --seed + 1, ...; results.json has means and deviations.")
     soup: bool = _length(
         False, "Begin the runs of --seeds alike and save the mean of their last weights: better where rows are few."
     )

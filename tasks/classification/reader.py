@@ -39,9 +39,7 @@ class ClassificationArguments(TaskArguments):
             "(inferred and printed).",
         )
     )
-    label_separator: str | None = data_option(
-        None, 'Separator of several labels in one string, such as "|"; JSON lists need none.'
-    )
+    label_separator: str | None = data_option(None, 'Separator of labels in a text, such as "|"; lists need none.')
     unlabelled_file: str | None = data_option(
         None, "Texts to learn from too, with the labels of --teacher: as --train_file, or .txt with a text a line."
     )

@@ -60,13 +60,9 @@ class EmbeddingArguments(TaskArguments):
     max_minutes: float | None = optimizer_option(
         None, "Stop after this many minutes of training, evaluation not counted; the best weights so far are kept."
     )
-    learning_rate: float | None = essential(
-        None, "Peak learning rate. Default: automatic, scaled to the RMS of the weights."
-    )
+    learning_rate: float | None = essential(None, "Peak learning rate. Default: automatic, by the RMS of the weights.")
     warmup_steps: float = optimizer_option(0.06, "Warmup steps; below 1, a fraction of the run.")
-    eval_steps: float = rest_option(
-        0.2, "Steps between evaluations; below 1, a fraction of the run; 0 evaluates only at the end."
-    )
+    eval_steps: float = rest_option(0.2, "Steps between evaluations; below 1, a share of the run; 0: only at the end.")
     mixed_precision: Literal["auto", "no", "bf16"] = rest_option("auto", "bf16, no, or auto: bf16 where it is fast.")
     seed: int = rest_option(0, "Seed of the held-out part, sample order and dropout.")
     dry_run: bool = rest_option(False, "Show what would be trained, then exit without training.")

@@ -34,9 +34,7 @@ class PredictionArguments(ReadingArguments):
     task: str | None = option(None, "What the model does. Default: from its task.json or its head.", metavar="NAME")
     batch_size: int = option(32, "Rows, or windows of long rows, per forward pass.")
     text_column: str | None = option(None, "Column of the text. Default: as in training, or inferred and printed.")
-    text_pair_column: str | None = option(
-        None, "Column of a second text. Default: as in training, or inferred and printed."
-    )
+    text_pair_column: str | None = option(None, "Column of a second text. Default: as for --text_column.")
     max_length: int | None = option(None, "Truncate inputs to this many tokens. Default: as in training.")
     max_new_tokens: int | None = option(None, "Most tokens to generate. Default: as in training, or 64.")
     top_k: int = option(5, "Predictions to list for each masked token.")

@@ -44,9 +44,7 @@ class PlanArguments(Arguments):
     memory_gb: float | None = _device(
         None, "Memory of each device in GB (10^9 bytes). Default: the GPU's, or all of this machine's."
     )
-    mfu: float = _device(
-        0.3, "Assumed model FLOPs utilization (MFU) of the device; small models reach 0.05 to 0.5.", advanced=True
-    )
+    mfu: float = _device(0.3, "Assumed model FLOPs utilization; small models reach 0.05 to 0.5.", advanced=True)
 
     def __post_init__(self) -> None:
         check_range(self, "num_devices", "memory_gb", above=0)
