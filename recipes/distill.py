@@ -98,9 +98,8 @@ def main(words: Sequence[str] | None = None) -> str:
     learned = f"{objective.name}, distilled from `{without_places(how.teacher)}`"
     facts |= {"text": store.summary(), "rows": [work.describe() for _, work in works], "objective": learned}
     if training.is_main_process():
-        print(
-            f"text: {facts['text']}\nteacher: {of_teacher}\nstudent: {described}", *facts["rows"], sep="\n", flush=True
-        )
+        head = f"text: {facts['text']}\nteacher: {of_teacher}\nstudent: {described}"
+        print(head, *facts["rows"], sep="\n", flush=True)
     if not start.model and goal.embedding_init == "cooccurrence" and not training.goes_on(arguments):
         objectives.warm_start(model, objective, trained=training.expected_tokens(arguments, works))
     identity = {"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **asked}

@@ -39,17 +39,10 @@ def read(name: str, *, unlabelled: bool = False, **how: Any) -> list[Any]:
 
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, fine-tune; returns the folder of the model."""
-    options = parse_arguments(
-        (training.ModelArguments, ClassificationArguments, training.FineTuningArguments), words, description=__doc__
-    )
-    return fine_tune_task(
-        Classification,
-        *options,
-        training=training,
-        as_ours=as_ours,
-        read=read,
-        builtin=builtin_classification,
-    )
+    kinds = training.ModelArguments, ClassificationArguments, training.FineTuningArguments
+    options = parse_arguments(kinds, words, description=__doc__)
+    rooms: dict[str, Any] = {"training": training, "as_ours": as_ours}
+    return fine_tune_task(Classification, *options, **rooms, read=read, builtin=builtin_classification)
 
 
 if __name__ == "__main__":

@@ -25,12 +25,10 @@ from lacuna.tasks.multiple_choice.task import MultipleChoice, MultipleChoiceArgu
 
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, fine-tune; returns the folder of the model."""
-    options = parse_arguments(
-        (training.ModelArguments, MultipleChoiceArguments, training.FineTuningArguments), words, description=__doc__
-    )
-    return fine_tune_task(
-        MultipleChoice, *options, training=training, as_ours=as_ours, read=partial(read_labelled, tagged=False)
-    )
+    kinds = training.ModelArguments, MultipleChoiceArguments, training.FineTuningArguments
+    options = parse_arguments(kinds, words, description=__doc__)
+    read = partial(read_labelled, tagged=False)
+    return fine_tune_task(MultipleChoice, *options, training=training, as_ours=as_ours, read=read)
 
 
 if __name__ == "__main__":

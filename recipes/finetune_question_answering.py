@@ -17,6 +17,7 @@ task.json, which recipes/predict.py reads.
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from lacuna import training
 from lacuna.common.command_line import exit_cleanly, parse_arguments
@@ -29,17 +30,10 @@ from lacuna.tasks.question_answering.task import QuestionAnswering
 
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, fine-tune; returns the folder of the model."""
-    options = parse_arguments(
-        (training.ModelArguments, QuestionAnsweringArguments, training.FineTuningArguments), words, description=__doc__
-    )
-    return fine_tune_task(
-        QuestionAnswering,
-        *options,
-        training=training,
-        as_ours=as_ours,
-        read=partial(read_labelled, tagged=False),
-        builtin=builtin_questions,
-    )
+    kinds = training.ModelArguments, QuestionAnsweringArguments, training.FineTuningArguments
+    options = parse_arguments(kinds, words, description=__doc__)
+    rows: dict[str, Any] = {"read": partial(read_labelled, tagged=False), "builtin": builtin_questions}
+    return fine_tune_task(QuestionAnswering, *options, training=training, as_ours=as_ours, **rows)
 
 
 if __name__ == "__main__":

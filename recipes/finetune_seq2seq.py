@@ -34,9 +34,8 @@ def read(file: str, target_file: str | None = None, **reading: Any) -> list[Any]
 
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, fine-tune; returns the folder of the model."""
-    options = parse_arguments(
-        (ModelArguments, SequenceToSequenceArguments, FineTuningArguments), words, description=__doc__
-    )
+    kinds = ModelArguments, SequenceToSequenceArguments, FineTuningArguments
+    options = parse_arguments(kinds, words, description=__doc__)
     return fine_tune_task(SequenceToSequence, *options, training=training, as_ours=as_ours, read=read)
 
 

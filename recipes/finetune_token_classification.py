@@ -27,9 +27,8 @@ from lacuna.training import FineTuningArguments, ModelArguments
 
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, fine-tune; returns the folder of the model."""
-    options = parse_arguments(
-        (ModelArguments, TokenClassificationArguments, FineTuningArguments), words, description=__doc__
-    )
+    kinds = ModelArguments, TokenClassificationArguments, FineTuningArguments
+    options = parse_arguments(kinds, words, description=__doc__)
     return fine_tune_task(TokenClassification, *options, training=training, as_ours=as_ours, read=read_labelled)
 
 

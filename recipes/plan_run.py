@@ -22,17 +22,9 @@ from lacuna.training.planning.plan import PlanArguments, plan_run
 
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, plan; returns the token store that the run will find."""
-    wanted, data, goal, model_arguments, arguments = parse_arguments(
-        (
-            PlanArguments,
-            corpus.CorpusArguments,
-            objectives.ObjectiveArguments,
-            training.NewModelArguments,
-            training.TrainingArguments,
-        ),
-        words,
-        description=__doc__,
-    )
+    of_text, of_model = (corpus.CorpusArguments, objectives.ObjectiveArguments), training.NewModelArguments
+    kinds = PlanArguments, *of_text, of_model, training.TrainingArguments
+    wanted, data, goal, model_arguments, arguments = parse_arguments(kinds, words, description=__doc__)
     goal.check_used()
     training.use_all_cores()
     more: list[str] = []

@@ -31,10 +31,9 @@ def fill_masks(load: dict, tokenizer: Any, settings: dict, rows: list[dict]) -> 
     model = transformers.AutoModelForMaskedLM.from_pretrained(**load)
     fill, mask = transformers.pipeline("fill-mask", model=model, tokenizer=tokenizer, top_k=3), tokenizer.mask_token
     for row in rows:
-        found = [
-            f"{each['token_str'].strip()!r} {each['score']:.0%}" for each in fill(row["source"].replace(GAP, mask))
-        ]
-        show(row["source"], ", ".join(found), row["gold"])
+        found = fill(row["source"].replace(GAP, mask))
+        likeliest = ", ".join(f"{each['token_str'].strip()!r} {each['score']:.0%}" for each in found)
+        show(row["source"], likeliest, row["gold"])
 
 
 def continue_prompts(load: dict, tokenizer: Any, settings: dict, rows: list[dict]) -> None:
