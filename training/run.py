@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -39,7 +39,7 @@ from .planning.flops import Throughput
 from .progress import Progress, check_skipped, ended_early, share_done, skipped_steps
 from .reports.card import choices_of, model_card
 from .reports.log import RunLog, Trackers
-from .stages import Stage, resolve, skipped
+from .stages import Stage, Works, resolve, skipped
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 
@@ -233,7 +233,7 @@ class Run:
 def open_run(
     *,
     model: nn.Module,
-    works: Sequence[tuple[float, Work]],
+    works: Works,
     tokenizer: Any,
     arguments: TrainingArguments,
     info: dict[str, Any],

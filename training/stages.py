@@ -15,6 +15,7 @@ _SAMPLED_ROWS = 512
 LEAST_EXAMPLES, MOST_PASSES = 3_000, 30.0
 """Examples that a run without a limit sees of few rows, in three passes or more but no more than these."""
 _TOKENS_A_MINUTE = 300_000  # a tiny encoder, without bf16
+Works = Sequence[tuple[float, Work]]  # each with the share of the run from which on it is learned, the first 0
 MOST_EPOCHS = 100  # passes over the data in one step; more is a slip of the keyboard
 
 
@@ -30,7 +31,7 @@ class Stage:
 
 
 def resolve(
-    arguments: TrainingArguments, works: Sequence[tuple[float, Work]], *, num_processes: int
+    arguments: TrainingArguments, works: Works, *, num_processes: int
 ) -> tuple[TrainingArguments, list[Stage]]:
     """The options with `max_steps` and `max_epochs` filled in from limits and data, and the stages of the run."""
     stages = make_stages(arguments=arguments, works=works, num_processes=num_processes)
@@ -45,20 +46,17 @@ def resolve(
     return replace(arguments, max_epochs=epochs, max_steps=min(limits) if limits else None), stages
 
 
-def expected_tokens(arguments: TrainingArguments, works: Sequence[tuple[float, Work]]) -> float:
+def expected_tokens(arguments: TrainingArguments, works: Works) -> float:
     """Tokens that a run will train on, as far as its limits tell; by the clock those of two cores."""
     resolved, stages = resolve(arguments, works, num_processes=processes().count)
     by_clock = _TOKENS_A_MINUTE * resolved.max_minutes if resolved.max_minutes else math.inf
     return min(by_clock, resolved.max_steps * tokens_per_step(stages) if resolved.max_steps else math.inf)
 
 
-def make_stages(
-    *, arguments: TrainingArguments, works: Sequence[tuple[float, Work]], num_processes: int
-) -> list[Stage]:
+def make_stages(*, arguments: TrainingArguments, works: Works, num_processes: int) -> list[Stage]:
     """One stage from each share of the run on at which the work or the batch size changes.
 
-    `works`: each with the share of the run from which on it is learned, the first 0. Raises InputError: a batch cannot
-    be divided among the processes and micro-batches.
+    Raises InputError: a batch cannot be divided among the processes and micro-batches.
     """
     stages: list[Stage] = []
     groupings: dict[int, Grouping | None] = {}

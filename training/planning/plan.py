@@ -1,7 +1,6 @@
 """What a run will need, as a table: parameters, memory, disk, operations, time."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,12 +10,11 @@ from torch import nn
 
 from lacuna.common.errors import InputError
 from lacuna.common.options import Arguments, check_range, option
-from lacuna.common.work import Work
 
 from ..arguments import TrainingArguments
 from ..checkpoints.saving import native_form
 from ..environment import resolved_precision
-from ..stages import Stage, epochs_per_step, mean_over_run, resolve
+from ..stages import Stage, Works, epochs_per_step, mean_over_run, resolve
 from .flops import GPUS, Gpu, find_gpu, peak_flops
 from .memory import Memory, StepNeeds
 
@@ -51,12 +49,8 @@ class PlanArguments(Arguments):
         check_range(self, "mfu", above=0, at_most=1)
 
 
-def plan_run(
-    *, model: nn.Module, works: Sequence[tuple[float, Work]], arguments: TrainingArguments, wanted: PlanArguments
-) -> str:
-    """A table for people of all that a run will need; each work comes with the share of the run from which it is
-    learned.
-    """
+def plan_run(*, model: nn.Module, works: Works, arguments: TrainingArguments, wanted: PlanArguments) -> str:
+    """A table for people of all that a run will need."""
     device, precision = _device_of(wanted, arguments.mixed_precision)
     on_cpu, count = device.name == "cpu", wanted.num_devices
     arguments, stages = resolve(arguments, works, num_processes=count)
