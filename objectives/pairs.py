@@ -27,6 +27,8 @@ IS_NEXT, IS_RANDOM = 0, 1  # labels of the pair in `mlm_nsp`, in BERT's order
 
 IN_ORDER, SWAPPED = 0, 1  # labels of the pair in `mlm_sop`, in ALBERT's order
 
+Pair = tuple[np.ndarray, np.ndarray, int]  # A and B, together at most `room` tokens, and the label
+
 
 class PairPrediction(MaskedPrediction):
     """`[CLS] A [SEP] B [SEP]`, masked, and one label for the pair. Subclasses say how the pair is made."""
@@ -53,10 +55,8 @@ class PairPrediction(MaskedPrediction):
             source=source,
         )
 
-    def _pair(
-        self, chunk: Chunk, *, held_out: bool, generator: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray, int]:
-        """A, B, together at most `room` tokens, and the label."""
+    def _pair(self, chunk: Chunk, *, held_out: bool, generator: np.random.Generator) -> Pair:
+        """What is made of a chunk."""
         raise NotImplementedError
 
     def _text(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
@@ -234,21 +234,17 @@ class MaskedLanguageModellingWithPairs(PairPrediction):
                 break
         return np.asarray(self.store.tokens[best[0] : best[1]]).astype(np.int64)
 
-    def _pair(
-        self, chunk: Chunk, *, held_out: bool, generator: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray, int]:
+    def _pair(self, chunk: Chunk, *, held_out: bool, generator: np.random.Generator) -> Pair:
         text, offsets = self._text(chunk)
-        one_sentence = chunk.last - chunk.first == 1
-        if one_sentence:
+        is_single = chunk.last - chunk.first == 1  # sentence
+        if is_single:
             cut = int(generator.integers(1, max(len(text), 2)))
         else:
             cut = int(offsets[generator.integers(chunk.first + 1, chunk.last) - chunk.first])
         before, after, label = text[:cut], text[cut:], IS_NEXT
         if generator.random() >= 0.5:
             documents, own = self._partners(chunk.source, chunk.document, held_out=held_out)
-            after = self._random_continuation(
-                documents, own, length=len(after), inside=one_sentence, generator=generator
-            )
+            after = self._random_continuation(documents, own, length=len(after), inside=is_single, generator=generator)
             label = IS_RANDOM
         return *truncate_pair(before, after, room=self.room, generator=generator), label
 
@@ -267,9 +263,7 @@ class MaskedLanguageModellingWithOrder(PairPrediction):
     pair_name = "sop"
     answers = ("InOrder", "Swapped")
 
-    def _pair(
-        self, chunk: Chunk, *, held_out: bool, generator: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray, int]:
+    def _pair(self, chunk: Chunk, *, held_out: bool, generator: np.random.Generator) -> Pair:
         text, offsets = self._text(chunk)
         dropped = max(0, len(text) - self.room)
         front = dropped if generator.random() < 0.5 else 0
