@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +87,8 @@ def _sections(folder: Path) -> list[str]:
     text = [("text", info.get("text")), *(("rows", row) for row in info.get("rows", []))]
     parts.append(_table("What it read", ("", ""), [line for line in text if line[1]]))
     parts.append(_table_of_scores({"this model": folder}))
-    parts += [
-        _image((folder / name).read_bytes(), name.removesuffix(".png"))
-        for name in PICTURES
-        if (folder / name).is_file()
-    ]
+    pictures = filter(Path.is_file, (folder / name for name in PICTURES))
+    parts += [_image(path.read_bytes(), path.stem) for path in pictures]
     records, samples = json_lines(folder / "metrics.jsonl"), json_lines(folder / "samples.jsonl")
     events = {what: [line["step"] for line in records if line.get("event") == name] for name, what in EVENTS.items()}
     survived = [(what, len(steps), ", ".join(map(str, steps[:20]))) for what, steps in events.items() if steps]
@@ -119,9 +117,7 @@ def _tuned(folder: Path) -> Iterable[tuple[Any, ...]]:
         model = info.get("model")
         if not isinstance(model, str) or Path(model).resolve() != folder.resolve():
             continue
-        for name in (
-            name.removeprefix("eval_") for name in results if name.startswith("eval_") and "loss" not in name
-        ):
+        for name in (key[5:] for key in results if key[:5] == "eval_" and "loss" not in key):
             scores = (results.get(f"{part}_{name}", "") for part in ("eval", "baseline", "words"))
             yield (path.parent.name, str(info.get("objective", "")).removeprefix("fine-tuning for "), name, *scores)
 
@@ -129,9 +125,7 @@ def _tuned(folder: Path) -> Iterable[tuple[Any, ...]]:
 def _table_of_scores(folders: dict[str, Path]) -> str:
     """Held-out scores of each run; of one alone, beside those of a guess and of a bag of words."""
     results = {name: _results(folder) for name, folder in folders.items()}
-    columns = {
-        name: {key[5:]: value for key, value in all.items() if key[:5] == "eval_"} for name, all in results.items()
-    }
+    columns = {name: {key[5:]: it for key, it in row.items() if key[:5] == "eval_"} for name, row in results.items()}
     if len(folders) == 1:
         (only,) = results.values()
         for part, what in (("baseline_", "without a model"), ("words_", "bag of words")):
@@ -148,9 +142,7 @@ def _losses(records: dict[str, list[dict[str, Any]]]) -> bytes:
 
     figure = Figure(figsize=(9, 4), dpi=120, layout="constrained")
     axes = figure.subplots()
-    for (name, lines), color in zip(
-        records.items(), (BLUE, VERMILION, GREEN, PURPLE, ORANGE) * len(records), strict=False
-    ):
+    for (name, lines), color in zip(records.items(), cycle((BLUE, VERMILION, GREEN, PURPLE, ORANGE)), strict=False):
         kind = "eval_loss" if len(series(lines, "eval_loss")[0]) > 1 else "loss"
         steps, values = series(lines, kind)
         axes.plot(steps, smoothed(values), color=color, label=f"{name}, {kind.replace('eval_loss', 'held-out loss')}")
