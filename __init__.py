@@ -100,9 +100,7 @@ plan = _function("plan", "Print what a run of `pretrain` would need, without tra
 pretrain = _function("pretrain", "Pretrain a language model: `data`, `objective`, `size`, `max_minutes`, `output_dir`")
 distill = _function("distill", "Pretrain a small model that learns from a larger one: `teacher`, `data`, `size`")
 evaluate = _function("evaluate", "Measure what a pretrained model knows: `model`, `suite`, `data`")
-inspect = _function(
-    "inspect", "Make a page of what a model looks at, expects and makes of each token: `model`, `text`"
-)
+inspect = _function("inspect", "Make a page of what a model looks at, expects and makes of a token: `model`, `text`")
 report = _function("report", "Make a page about one run or several: `run`, `output_file`")
 export = _function("export", "Export a model for other programs: `model`, `format`, `quantize`, `output_dir`")
 push = _function("push", "Push a model to the Hugging Face Hub: `model`, `to`, `public`, `license`")
@@ -144,10 +142,9 @@ def _recipe(command: str) -> Any:
     if command == "finetune":
         raise InputError(f"finetune what? The tasks are {', '.join(TASKS)}")
     if command not in COMMANDS:
-        near = [f"did you mean {name!r}?" for name in difflib.get_close_matches(str(command), COMMANDS, n=1)]
-        raise InputError(
-            f"there is no command {command!r}; {(near or ['the commands are ' + ', '.join(COMMANDS)])[0]}"
-        )
+        near = difflib.get_close_matches(str(command), COMMANDS, n=1)
+        remedy = f"did you mean {near[0]!r}?" if near else f"the commands are {', '.join(COMMANDS)}"
+        raise InputError(f"there is no command {command!r}; {remedy}")
     return importlib.import_module(f"lacuna.recipes.{COMMANDS[command]}")
 
 

@@ -141,10 +141,9 @@ def load_configuration(model: str, *, trust_remote_code: bool = False, revision:
     """
     check_folder(model)
     look_through(model, revision=revision)
+    options = {"trust_remote_code": trust_remote_code, "revision": revision or "main"}
     try:
-        return transformers.AutoConfig.from_pretrained(
-            model, trust_remote_code=trust_remote_code, revision=revision or "main"
-        )
+        return transformers.AutoConfig.from_pretrained(model, **options)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(missing_folder(model) or f"--model {model} cannot be read: {first_line(error)}") from error
 
@@ -268,16 +267,12 @@ def load_exported(model: str, *, trust_remote_code: bool = False, revision: str 
     try:
         from transformers.exporters import ExportedModel
 
-        exported = ExportedModel.from_pretrained(
-            model, trust_remote_code=trust_remote_code, revision=revision or "main"
-        )
-        head = next(iter(exported.config.architectures or []), "Exported")
-        return type(head, (Exported,), {})(exported)  # pipelines go by the name of the class
+        loaded = ExportedModel.from_pretrained(model, trust_remote_code=trust_remote_code, revision=revision or "main")
+        head = next(iter(loaded.config.architectures or []), "Exported")
+        return type(head, (Exported,), {})(loaded)  # pipelines go by the name of the class
     except (ImportError, OSError, ValueError, KeyError, RuntimeError) as error:
         needs = "; it needs pip install -e '.[onnx]'" if isinstance(error, ImportError) else ""
-        raise InputError(
-            f"--model {model} is an ONNX export that cannot be opened: {first_line(error)}{needs}"
-        ) from error
+        raise InputError(f"--model {model}, an ONNX export, cannot be opened: {first_line(error)}{needs}") from error
 
 
 def num_positions(config: Any) -> int | None:

@@ -192,7 +192,5 @@ class Denoising(PackedPrediction):
     def _describe_targets(self) -> str:
         rate = f"{self.arguments.mask_rate:.0%}"
         if self.kind == "infilling":
-            return (
-                f"{rate} of the tokens go, one [MASK] stands for a span of them, and the whole text is to be written"
-            )
+            return f"{rate} of the tokens go, one [MASK] stands for a span of them, and all text is to be written"
         return f"{rate} of the tokens go, a sentinel stands for each span, and sentinels and spans are to be written"

@@ -154,10 +154,8 @@ class Masking:
         labels[chosen] = ids[chosen]
         # Ordinary tokens only: a random [SEP] would give itself away.
         random = self.tokens.ordinary[generator.integers(len(self.tokens.ordinary), size=len(chosen))]
-        is_random = fate < self.mask_share + self.random_share
-        masked[chosen] = np.where(
-            fate < self.mask_share, self.tokens.required_mask(), np.where(is_random, random, ids[chosen])
-        )
+        others = np.where(fate < self.mask_share + self.random_share, random, ids[chosen])
+        masked[chosen] = np.where(fate < self.mask_share, self.tokens.required_mask(), others)
         return masked, labels
 
     def _choose_words(

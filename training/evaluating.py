@@ -61,9 +61,8 @@ def check_native(run: Run) -> dict[str, float]:
     device = run.accelerator.device
     bare = run.accelerator.unwrap_model(run.model, keep_fp32_wrapper=False)  # without autocast
     batch = to_device(run.work.collate([run.work.eval_example(0)]), device)
-    given: dict[str, Any] = {
-        name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch
-    }
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    given: dict[str, Any] = {name: batch[name] for name in names if name in batch}
     if saved.config.is_encoder_decoder:
         given["decoder_input_ids"] = batch["input_ids"]
     if type(saved).__name__.endswith("ForMultipleChoice"):  # the rows are the choices of one question

@@ -63,9 +63,7 @@ def _continued(lines: Sequence[str], width: int) -> set[int]:
     in verse and lists a long line comes before a long word now and then."""
     found: set[int] = set()
     edges = range(len(lines) - 1) if width else []
-    for is_break, block in groupby(
-        edges, key=lambda number: bool(lines[number].strip() and lines[number + 1].strip())
-    ):
+    for is_break, block in groupby(edges, key=lambda edge: bool(lines[edge].strip() and lines[edge + 1].strip())):
         numbers = [number for number in block if is_break and _may_go_on(lines[number], lines[number + 1])]
         full = [number for number in numbers if _is_full(lines[number].rstrip(), lines[number + 1], width)]
         if 2 * len(full) >= len(numbers):

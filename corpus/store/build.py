@@ -307,10 +307,8 @@ def assemble(
             tokens, lengths, sentences, sizes = _load(piece, kept, dropped)
             tokens_file.write(tokens.tobytes())
             _, num_sentences, num_tokens, _ = counts.sum(axis=0)
-            for file, before, parts in zip(
-                offset_files, (num_tokens, num_sentences), (lengths, sentences), strict=True
-            ):
-                file.write((before + np.cumsum(parts, dtype=np.int64)).tobytes())
+            for file, start, each in zip(offset_files, (num_tokens, num_sentences), (lengths, sentences), strict=True):
+                file.write((start + np.cumsum(each, dtype=np.int64)).tobytes())
             counts[piece.source] += len(sentences), len(lengths), len(tokens), sizes.sum(dtype=np.int64)
             bar.update(piece.num_tokens * dtype.itemsize)
         num_documents, num_sentences, *_ = counts.sum(axis=0).tolist()

@@ -142,7 +142,7 @@ class TokenStore:
     def __reduce__(self) -> tuple[Any, ...]:
         # A worker process that does not fork gets the path, not a copy of the corpus; and the weights, which another
         # run may change on the disk.
-        return _open_the_same, (self.path, self.manifest["fingerprint"], self.source_weights, self.held_out)
+        return _open_again, (self.path, self.manifest["fingerprint"], self.source_weights, self.held_out)
 
 
 def open_store(path: str | Path, *, verify: bool = False) -> TokenStore:
@@ -178,9 +178,7 @@ def open_store(path: str | Path, *, verify: bool = False) -> TokenStore:
         raise InputError(f"{path} cannot be read ({type(error).__name__}: {str(error)[:120]}). {REMEDY}") from error
 
 
-def _open_the_same(
-    path: Path, fingerprint: str, weights: list[float] | None, held_out: TokenStore | None
-) -> TokenStore:
+def _open_again(path: Path, fingerprint: str, weights: list[float] | None, held_out: TokenStore | None) -> TokenStore:
     store = open_store(path)
     if store.fingerprint != fingerprint:
         raise InputError(f"{path} was replaced by another store while it was used. Start again.")

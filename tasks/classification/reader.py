@@ -78,9 +78,7 @@ class ClassificationArguments(TaskArguments):
 def _longest_text(rows: Sequence[Row], found: Found, free: Free) -> None:
     """The longest text is the text, and the one column that is left the label."""
     if texts := [] if found["text_column"] else free("text_column"):
-        found["text_column"] = max(
-            texts, key=lambda name: sum(len(str(row.fields.get(name))) for row in rows[:SAMPLE])
-        )
+        found["text_column"] = max(texts, key=lambda one: sum(len(str(row.fields.get(one))) for row in rows[:SAMPLE]))
     if found["label_column"] is None and len(others := free("label_column")) == 1:
         found["label_column"] = others[0]
 

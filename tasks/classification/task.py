@@ -121,9 +121,7 @@ class Classification(Task):
         self.pseudo_labels = f"{len(more):,} texts, sha256 {digest[:16]}"
         left = len(self._unlabelled) - len(more)
         why = f"; {left:,} left out: they come twice, or are among the labelled rows" if left else ""
-        self.notes.append(
-            f"{len(more):,} texts of --unlabelled_file, with labels of --teacher and the bag of words{why}"
-        )
+        self.notes.append(f"{len(more):,} texts of --unlabelled_file, labelled by --teacher and the bag of words{why}")
 
     def head_options(self) -> dict[str, Any]:
         return {**super().head_options(), "problem_type": self.problem_type, "pooling": self.options.pooling}
@@ -134,9 +132,7 @@ class Classification(Task):
         """What the label column holds, as was asked or as its values tell, with a note on it."""
         asked, separator = self.options.problem_type, self.options.label_separator
         if separator is not None and asked not in ("auto", MULTI):
-            raise InputError(
-                f"--label_separator {separator!r} is for several labels a row, and --problem_type is {asked}"
-            )
+            raise InputError(f"--label_separator {separator!r} is for several labels a row; --problem_type is {asked}")
         kind: str = asked
         if asked == "auto":
             kind = problem_type_of(rows=rows, column=self.label_column, separator=separator)

@@ -101,9 +101,7 @@ class QuestionAnswering(Task):
             train=[window.features for window in self._train_windows],
             held_out=[{**window.features, "allowed": window.allowed} for window in self._eval_windows],
         )
-        self.note_windows(
-            [window.question for window in self._train_windows], what="training questions with their contexts"
-        )
+        self.note_windows([one.question for one in self._train_windows], what="training questions with their contexts")
         self.notes.append(
             f"{len(train)} questions in {len(self._train_windows)} training windows, "
             f"{len(held_out)} in {len(self._eval_windows)} to evaluate on "
@@ -138,11 +136,9 @@ class QuestionAnswering(Task):
     def loss(self, model: nn.Module, batch: Batch, num_targets: Batch) -> tuple[Tensor, Batch]:
         """Mean cross-entropy of start and end, and the share of windows with both right, over the step's windows."""
         start, end = span_logits(model, batch)
-        wanted_start, wanted_end = batch["start_positions"], batch["end_positions"]
-        losses = F.cross_entropy(start, wanted_start, reduction="sum") + F.cross_entropy(
-            end, wanted_end, reduction="sum"
-        )
-        right = (start.detach().argmax(dim=1) == wanted_start) & (end.detach().argmax(dim=1) == wanted_end)
+        first, last = batch["start_positions"], batch["end_positions"]
+        losses = F.cross_entropy(start, first, reduction="sum") + F.cross_entropy(end, last, reduction="sum")
+        right = (start.detach().argmax(dim=1) == first) & (end.detach().argmax(dim=1) == last)
         return losses / 2 / num_targets["examples"], {"accuracy": right.sum() / num_targets["examples"]}
 
     def evaluate(self, model: nn.Module, batch: Batch) -> list[dict[str, Any]]:
@@ -163,9 +159,7 @@ class QuestionAnswering(Task):
             return squad(texts, answers)
         no_answer = [-answer["score"] for answer in found]
         self.threshold = tuned_threshold(texts, answers, no_answer=no_answer)
-        tuned, untuned = (
-            squad_v2(texts, answers, no_answer=no_answer, threshold=threshold) for threshold in (self.threshold, 0.0)
-        )
+        tuned, untuned = (squad_v2(texts, answers, no_answer=no_answer, threshold=at) for at in (self.threshold, 0.0))
         return {**tuned, "untuned_f1": untuned["f1"], "no_answer_threshold": self.threshold}
 
     def _answers(self) -> list[dict[str, Any]]:

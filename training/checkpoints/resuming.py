@@ -98,9 +98,7 @@ def identity_of(*, arguments: TrainingArguments, config: Any, facts: dict[str, A
 
     `facts` are what the recipe knows: fingerprints of data and tokenizer, the objective.
     """
-    options = {
-        name: str(value) if isinstance(value := getattr(arguments, name), tuple) else value for name in IDENTITY
-    }
+    options = {name: str(it) if isinstance(it := getattr(arguments, name), tuple) else it for name in IDENTITY}
     options |= {name: value for name in PARTS if (value := getattr(arguments, name))}
     if hasattr(config, "to_diff_dict"):
         content = {name: value for name, value in config.to_diff_dict().items() if name != "transformers_version"}
