@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+Tensors = dict[str, Tensor]  # by name, as models take them
+
 
 class Work:
     """Examples, loss and metrics of an objective or a task; members with a default here are optional."""
@@ -48,21 +50,19 @@ class Work:
         """Held-out example `row`; the same at every evaluation, masks included."""
         raise NotImplementedError
 
-    def collate(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+    def collate(self, examples: list[dict[str, Any]]) -> Tensors:
         """Stack examples into a batch, padded to the longest."""
         raise NotImplementedError
 
-    def with_hints(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    def with_hints(self, batch: Tensors) -> Tensors:
         """The batch plus tensors that spare a GPU from waiting for the host in the middle of a step."""
         return batch
 
-    def count_targets(self, batch: dict[str, Tensor]) -> dict[str, int]:
+    def count_targets(self, batch: Tensors) -> dict[str, int]:
         """How many targets of each kind the batch holds; the loop adds them over micro-batches and processes."""
         raise NotImplementedError
 
-    def loss(
-        self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, batch: Tensors, num_targets: Tensors) -> tuple[Tensor, Tensors]:
         """The batch's share of the step's loss, and further metrics in the same form.
 
         Both are sums over the batch divided by the step's global counts (`num_targets`), so that adding them over
@@ -71,7 +71,7 @@ class Work:
         """
         raise NotImplementedError
 
-    def evaluate(self, model: nn.Module, batch: dict[str, Tensor]) -> list[dict[str, Any]]:
+    def evaluate(self, model: nn.Module, batch: Tensors) -> list[dict[str, Any]]:
         """Small records, one for each example; never logits."""
         raise NotImplementedError
 
@@ -94,11 +94,11 @@ class TrainingBatches:
     def __init__(self, work: Work, device: torch.device) -> None:
         self.work, self.hints = work, device.type != "cpu"
 
-    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+    def __call__(self, examples: list[dict[str, Any]]) -> Tensors:
         batch = self.work.collate(examples)
         return self.work.with_hints(batch) if self.hints else batch
 
 
-def to_device(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+def to_device(batch: Tensors, device: torch.device) -> Tensors:
     """Move a batch to a device."""
     return {name: value.to(device, non_blocking=True) for name, value in batch.items()}

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
-
-Tensors = dict[str, Tensor]  # by name, as models take them
+from lacuna.common.work import Tensors
 
 IGNORED = -100  # the label of a position that is no target, as everywhere in transformers
 

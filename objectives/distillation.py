@@ -36,7 +36,7 @@ from lacuna.common.work import to_device
 from .arguments import ObjectiveArguments
 from .base import PackedPrediction
 from .clm import CausalLanguageModelling
-from .data import IGNORED, for_model, target_positions
+from .data import IGNORED, Tensors, for_model, target_positions
 from .mlm import MaskedLanguageModelling
 
 VERSION = 1  # rises when other answers are made of the same teacher, text and options
@@ -137,14 +137,14 @@ class Distilled(PackedPrediction):
         row = self.rows[number % self.num_examples]
         return self._example(row, number, rate=self.arguments.mask_rate, held_out=False)
 
-    def collate(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+    def collate(self, examples: list[dict[str, Any]]) -> Tensors:
         """As without a teacher, and the answers at all N targets of the batch in row-major order, [N, top_k]."""
         plain = [{name: value for name, value in each.items() if name not in _GIVEN} for each in examples]
         given = [name for name in _GIVEN if name in examples[0]]
         answers = {name: torch.from_numpy(np.concatenate([each[name] for each in examples])) for name in given}
         return super().collate(plain) | answers
 
-    def predict(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def predict(self, model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:
         """Logits [M, vocab_size] at some positions, and which of these see the N targets, rising: int64 [N]."""
         raise NotImplementedError
 
@@ -153,14 +153,12 @@ class Distilled(PackedPrediction):
         """What each position predicts, [batch, length]."""
         return labels
 
-    def places(self, batch: dict[str, Tensor]) -> Tensor:
+    def places(self, batch: Tensors) -> Tensor:
         """The positions [N] in the flattened batch that predict something."""
         found = batch.get("target_positions")
         return target_positions(self.wanted(batch["labels"])) if found is None else found
 
-    def loss(
-        self, model: nn.Module, batch: dict[str, Tensor], num_targets: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, batch: Tensors, num_targets: Tensors) -> tuple[Tensor, Tensors]:
         """Both cross-entropies, against teacher and text, are reported; the loss has `distill_weight` of the first."""
         logits, places = self.predict(model, {name: value for name, value in batch.items() if name not in _GIVEN})
         student = functional.log_softmax(logits[places].float(), dim=-1)
@@ -262,7 +260,7 @@ class DistilledMasked(Distilled, MaskedLanguageModelling):
 
     teachers = ("ForMaskedLM", "ForPreTraining")
 
-    def predict(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def predict(self, model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:
         """The masked positions, and all others too where a native model has no way to leave them out."""
         logits = model(**for_model(model, batch), sparse_prediction=True).logits
         if logits.ndim == 2:
@@ -275,7 +273,7 @@ class DistilledCausal(Distilled, CausalLanguageModelling):
 
     teachers = ("ForCausalLM", "LMHeadModel")
 
-    def predict(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def predict(self, model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:
         """All positions; a target is seen one before it."""
         given = {name: value for name, value in for_model(model, batch).items() if name != "labels"}
         return model(**given, use_cache=False).logits.flatten(0, 1), self.places(batch)
