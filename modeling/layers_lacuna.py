@@ -134,13 +134,9 @@ class LacunaEmbeddings(nn.Module):
                 self.embed_segments, token_type_ids, name="token_type_ids", field="type_vocab_size"
             )
         if self.embed_positions is not None:
-            hidden_states = hidden_states + look_up(
-                self.embed_positions,
-                position_ids,
-                name=f"{self.prefix}position_ids",
-                field="max_position_embeddings",
-                offset=self.position_offset,
-            )
+            names = {"name": f"{self.prefix}position_ids", "field": "max_position_embeddings"}
+            positions = look_up(self.embed_positions, position_ids, offset=self.position_offset, **names)
+            hidden_states = hidden_states + positions
         elif self.position_type == "sinusoidal":
             positions = sinusoidal_positions(position_ids, size=hidden_states.shape[-1])
             hidden_states = hidden_states + positions.to(hidden_states.dtype)

@@ -177,12 +177,8 @@ def build_cross_attention_mask(
     if encoder_attention_mask is not None and encoder_attention_mask.dim() == 4:
         # Made for the encoder's attention to itself, where every token may see others; here only columns have a sense.
         refuse_other_shape(encoder_attention_mask, (batch_size, 1, 1, length), name="attention_mask")
-    arguments = {
-        "config": config,
-        "inputs_embeds": hidden_states,
-        "attention_mask": encoder_attention_mask,
-        "encoder_hidden_states": encoder_hidden_states,
-    }
+    arguments = {"config": config, "inputs_embeds": hidden_states, "attention_mask": encoder_attention_mask}
+    arguments["encoder_hidden_states"] = encoder_hidden_states
     if documents is not None and encoder_documents is not None:
         return _build_packed_cross_mask(arguments, documents, encoder_documents)
     # In a graph the numbers stand for rows that may or may not be packed, so that one side alone may have them.

@@ -136,12 +136,7 @@ class LacunaSentenceHead(nn.Module):
             self.activation = ACT2FN[config.prediction_act]
         self.classifier = nn.Linear(config.hidden_size, 2)
 
-    def forward(
-        self,
-        outputs: BaseModelOutputWithPoolingAndCrossAttentions,
-        attention_mask: Tensor | None,
-        segments: Tensor | None,
-    ) -> Tensor:
+    def forward(self, outputs: ModelOutput, attention_mask: Tensor | None, segments: Tensor | None) -> Tensor:
         if self.dense is None:
             return self.classifier(outputs.pooler_output)
         states = outputs.last_hidden_state
@@ -917,14 +912,8 @@ class LacunaForCausalLM(LacunaLanguageModel, GenerationMixin):
         if labels is not None and targets is None:
             refuse_other_shape(labels, tuple(hidden_states.shape[:2]))
             targets = shifted(labels)
-        logits, loss = self.predict_next(
-            hidden_states,
-            targets,
-            keep=logits_to_keep,
-            skip_logits=skip_logits,
-            num_items=num_items_in_batch,
-            target_positions=target_positions,
-        )
+        options: dict[str, Any] = {"keep": logits_to_keep, "skip_logits": skip_logits, "num_items": num_items_in_batch}
+        logits, loss = self.predict_next(hidden_states, targets, target_positions=target_positions, **options)
         return CausalLMOutputWithPast(loss=loss, logits=logits, **carry(outputs))
 
 
@@ -985,14 +974,8 @@ class LacunaForConditionalGeneration(LacunaLanguageModel, GenerationMixin):
         hidden_states = outputs.last_hidden_state
         if labels is not None:
             refuse_other_shape(labels, tuple(hidden_states.shape[:2]))
-        logits, loss = self.predict_next(
-            hidden_states,
-            labels,
-            keep=logits_to_keep,
-            skip_logits=skip_logits,
-            num_items=num_items_in_batch,
-            target_positions=target_positions,
-        )
+        options: dict[str, Any] = {"keep": logits_to_keep, "skip_logits": skip_logits, "num_items": num_items_in_batch}
+        logits, loss = self.predict_next(hidden_states, labels, target_positions=target_positions, **options)
         return Seq2SeqLMOutput(loss=loss, logits=logits, **carry(outputs))
 
 
