@@ -1,6 +1,6 @@
 """The texts of a task for pretraining, without its labels: self-pretraining (https://arxiv.org/abs/2209.14389)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lacuna.common.errors import InputError
@@ -8,7 +8,7 @@ from lacuna.common.private import shown
 from lacuna.tasks.base.columns import Layout
 from lacuna.tasks.base.fine_tuning import fingerprints
 from lacuna.tasks.base.rows import Row, as_rows
-from lacuna.tasks.base.task import Task
+from lacuna.tasks.base.task import Reader, Task
 from lacuna.tasks.classification.reader import CLASSIFICATION
 from lacuna.tasks.classification.task import Classification
 from lacuna.tasks.embeddings.task import Embeddings
@@ -18,27 +18,14 @@ from lacuna.tasks.sequence_to_sequence.task import SEQUENCE_TO_SEQUENCE, Sequenc
 from lacuna.tasks.token_classification.reader import TOKEN_CLASSIFICATION
 from lacuna.tasks.token_classification.task import TokenClassification
 
-TASKS: dict[str, type[Task]] = {
-    kind.name: kind
-    for kind in (
-        Classification,
-        QuestionAnswering,
-        TokenClassification,
-        MultipleChoice,
-        SequenceToSequence,
-        Embeddings,
-    )
-}
+_KINDS = (Classification, QuestionAnswering, TokenClassification, MultipleChoice, SequenceToSequence, Embeddings)
+TASKS: dict[str, type[Task]] = {kind.name: kind for kind in _KINDS}
 
 _MOST_LABELS = 20  # or half of the rows: with more different texts a column is no column of labels
 
 
 def read_task_texts(
-    files: Sequence[str],
-    *,
-    task: str | None,
-    read: Callable[[str], Sequence[Any]],
-    builtin: Mapping[str, Callable[[], Sequence[Any]]],
+    files: Sequence[str], *, task: str | None, read: Reader, builtin: Mapping[str, Reader]
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """The texts of the rows that fine-tuning on each file learns from by default, and what run.json says of each file.
 

@@ -13,7 +13,7 @@ from lacuna.common.loading import commit_of
 from lacuna.tasks.base.arguments import identity, used
 from lacuna.tasks.base.models import load_base, load_model
 from lacuna.tasks.base.report import write_results
-from lacuna.tasks.base.task import Task
+from lacuna.tasks.base.task import Reader, Task
 
 
 def fingerprints(file: str, texts: Sequence[str]) -> dict[str, str]:
@@ -55,8 +55,8 @@ def fine_tune_task(
     *,
     training: Any,
     as_ours: Callable[[Any], Any],
-    read: Callable[..., Sequence[Any]],
-    builtin: Callable[[], Sequence[Any]] | None = None,
+    read: Reader,
+    builtin: Reader | None = None,
 ) -> str:
     """Fine-tune a pretrained model on a task, and return the folder that it is in.
 

@@ -19,6 +19,8 @@ Inputs = dict[str, Any]
 """One example: `input_ids` [length], `token_type_ids` [length] where the tokenizer makes them, and its targets."""
 Batch = dict[str, Tensor]
 """Tensors by name: a batch, or metrics."""
+Reader = Callable[..., Sequence[Any]]
+"""What gives rows."""
 
 
 class Task(Work):
@@ -90,14 +92,7 @@ class Task(Work):
             self.encode()
 
     @classmethod
-    def from_arguments(
-        cls,
-        options: Any,
-        *,
-        read: Callable[..., Sequence[Any]],
-        builtin: Callable[[], Sequence[Any]] | None = None,
-        **parts: Any,
-    ) -> Self:
+    def from_arguments(cls, options: Any, *, read: Reader, builtin: Reader | None = None, **parts: Any) -> Self:
         """The task with the rows of the files that the options name.
 
         Args:

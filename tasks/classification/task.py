@@ -15,7 +15,7 @@ from lacuna.tasks.base.columns import only_ones
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
 from lacuna.tasks.base.report import Shown
 from lacuna.tasks.base.rows import Row, as_rows, gathered, scarce_labels, some_of
-from lacuna.tasks.base.task import Batch, Inputs, Task
+from lacuna.tasks.base.task import Batch, Inputs, Reader, Task
 from lacuna.tasks.classification.heads import Head, Number, SeveralLabels, SingleLabel
 from lacuna.tasks.classification.reader import (
     CLASSIFICATION,
@@ -49,7 +49,7 @@ class Classification(Task):
         super().__init__(options, **data)
 
     @classmethod
-    def from_arguments(cls, options: Any, *, read: Callable[..., Sequence[Any]], **parts: Any) -> Self:
+    def from_arguments(cls, options: Any, *, read: Reader, **parts: Any) -> Self:
         """As in `Task`, with the rows of --unlabelled_file too."""
         if options.unlabelled_file is not None:
             parts["unlabelled_rows"] = read(options.unlabelled_file, unlabelled=True, **options.reading())
@@ -99,7 +99,7 @@ class Classification(Task):
         """Take the texts of --unlabelled_file, with the labels of --teacher, but for those that have labels here."""
         if self.problem_type != SINGLE:
             raise InputError(f"--unlabelled_file: a teacher gives one label a text, and this is {self.problem_type}")
-        known, first = {*self._train_texts, *self._eval_texts}, self._unlabelled[0]
+        seen, first = {*self._train_texts, *self._eval_texts}, self._unlabelled[0]
         columns = [self.text_column, *filter(None, [self.text_pair_column])]
         if len(columns) == 1 and self.text_column not in first.fields:  # as of lines, whose column is "text"
             with called({"Name it with --text_column": f"Call it {self.text_column!r}, as in --train_file"}):
@@ -107,15 +107,10 @@ class Classification(Task):
             self.notes.append(f"--unlabelled_file: the text is in the column '{columns[0]}'")
         found = (tuple(row.text(name, option=None) for name in columns) for row in self._unlabelled)
         texts: list[tuple[str, ...]] = list(dict.fromkeys(found))
-        if not (more := [text for text in texts if text not in known]):
+        if not (more := [text for text in texts if text not in seen]):
             raise InputError("--unlabelled_file has no text that is not among the labelled rows: name another file")
-        labels = label_texts(
-            more,
-            teacher=str(self.options.teacher),
-            label_names=self.label_names,
-            labelled=self._train_texts,
-            targets=self._train_targets,
-        )
+        known: dict[str, Any] = {"labelled": self._train_texts, "targets": self._train_targets}
+        labels = label_texts(more, teacher=str(self.options.teacher), label_names=self.label_names, **known)
         self._more = dict(zip(more, labels.tolist(), strict=True))
         digest = hashlib.sha256(json.dumps([*self._more.items()]).encode()).hexdigest()
         self.pseudo_labels = f"{len(more):,} texts, sha256 {digest[:16]}"
@@ -226,13 +221,8 @@ class Classification(Task):
         return self.head.tables(self.records)
 
     def settings(self) -> dict[str, Any]:
-        return {
-            **super().settings(),
-            "problem_type": self.problem_type,
-            "token_dropout": self.token_dropout,
-            **self.columns,
-            **self.head.settings(),
-        }
+        own = {"problem_type": self.problem_type, "token_dropout": self.token_dropout}
+        return {**super().settings(), **own, **self.columns, **self.head.settings()}
 
     def balance(self) -> dict[str, int]:
         return self.head.balance(self._targets)

@@ -266,14 +266,12 @@ def read_windows(model: nn.Module, batch: Batch, windows: Sequence[Window], **ho
     `how`: its `max_answer_length` and `num_best`.
     """
     start, end = span_logits(model, batch)
-    losses = [
-        F.cross_entropy(logits, batch[f"{side}_positions"], reduction="none")
-        for side, logits in (("start", start), ("end", end))
-    ]
+    losses = F.cross_entropy(start, batch["start_positions"], reduction="none")
+    losses += F.cross_entropy(end, batch["end_positions"], reduction="none")
     null = batch["attention_mask"].argmax(dim=1)
     scores, first, last, rest = best_spans(start=start, end=end, allowed=batch["allowed"], null=null, **how)
     tokens = torch.stack([first, last], dim=2) - null[:, None, None]
-    found = records(row=batch["row"], loss=sum(losses) / 2, rest=rest, scores=scores, tokens=tokens)
+    found = records(row=batch["row"], loss=losses / 2, rest=rest, scores=scores, tokens=tokens)
     for record in found:
         window = windows[record["row"]]
         best = zip(record.pop("scores"), record.pop("tokens"), strict=True)
