@@ -16,6 +16,10 @@ _PERIOD = 1 << 16
 """Weights of sources are rounded to parts of so many samples, in which each source has its share exactly."""
 
 
+Mixture = Sequence[tuple[int, float]]
+"""Rows and weight of each source; rows of a source follow those of the one before."""
+
+
 @lru_cache(maxsize=32)
 def _permutation(seed: int, epoch: int, num_examples: int, source: int) -> np.ndarray:
     generator = np.random.Generator(np.random.Philox(key=[seed, _ORDER_STREAM], counter=[0, 0, source, epoch]))
@@ -61,18 +65,12 @@ class Grouping:
 
 
 def row_of(
-    index: int,
-    *,
-    seed: int,
-    num_examples: int,
-    mixture: Sequence[tuple[int, float]] = (),
-    grouping: Grouping | None = None,
+    index: int, *, seed: int, num_examples: int, mixture: Mixture = (), grouping: Grouping | None = None
 ) -> int:
     """The row shown at global sample number `index`.
 
     Without a mixture each epoch is a new permutation of all rows. With one, the sources alternate as evenly as their
-    weights allow, and each has epochs of its own. `mixture`: rows and weight of each source; rows of a source follow
-    those of the one before.
+    weights allow, and each has epochs of its own.
     """
     if not mixture:
         epoch, position = divmod(index, num_examples)
@@ -119,7 +117,7 @@ class MicroBatchSampler(Sampler[list[tuple[int, int]]]):
     micro_batch_size: int
     rank: int = 0
     num_processes: int
-    mixture: Sequence[tuple[int, float]] = ()
+    mixture: Mixture = ()
     grouping: Grouping | None = None
 
     def _row(self, index: int) -> int:

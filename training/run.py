@@ -83,19 +83,13 @@ class Run:
     def __post_init__(self) -> None:
         arguments, is_main = self.arguments, self.accelerator.is_main_process
         output_dir = Path(arguments.output_dir)
+        where: dict[str, Any] = {"output_dir": output_dir, "first_step": self.progress.step}
         trackers = None
         if is_main and arguments.report_to:
-            trackers = Trackers(
-                names=arguments.report_to,
-                project="lacuna",
-                config=asdict(arguments),
-                output_dir=output_dir,
-                first_step=self.progress.step,
-            )
+            trackers = Trackers(names=arguments.report_to, project="lacuna", config=asdict(arguments), **where)
         self.log = RunLog(
-            output_dir=output_dir,
+            **where,
             enabled=is_main,
-            first_step=self.progress.step,
             done=self.done,
             metric=self.work.metric,
             title=", ".join(filter(None, [type(self.bare).__name__, self.info.get("objective")])),

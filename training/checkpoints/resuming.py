@@ -141,11 +141,8 @@ def _differences(name: str, ours: Any, theirs: Any) -> list[str]:
 
 def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
     """What differs between two sets of options that both have."""
-    return [
-        {"option": name, "before": before[name], "after": after[name]}
-        for name in before
-        if name in after and before[name] != after[name]
-    ]
+    changed = [name for name in before if name in after and before[name] != after[name]]
+    return [{"option": name, "before": before[name], "after": after[name]} for name in changed]
 
 
 def resume(

@@ -22,12 +22,13 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
 from lacuna.common.errors import CorruptCheckpointError, NumericsError, StorageError
 from lacuna.common.files import sha256, storage_errors, sync, write_text
 from lacuna.common.foreign import PICKLES
 from lacuna.common.loading import add_old_keys, save_tokenizer_files
+from lacuna.common.work import Tensors
 
 from ..progress import Progress
 
@@ -40,12 +41,12 @@ PATIENCE = 3  # checkpoints in a row that may fail before a run is ended
 class Snapshot:
     """A run at the end of a step, copied in memory, so that training continues while it is written."""
 
-    weights: dict[str, Tensor]
-    optimizer: dict[str, Tensor]
-    average: dict[str, Tensor]
+    weights: Tensors
+    optimizer: Tensors
+    average: Tensors
     progress: Progress
     card: str
-    learned: dict[str, Tensor] = field(default_factory=dict)
+    learned: Tensors = field(default_factory=dict)
     """What resuming takes in place of the weights in the folder, where these are merged, or of a native model."""
 
     @property
@@ -83,13 +84,7 @@ def native_form(model: nn.Module, save_as: str) -> tuple[nn.Module | None, str]:
 
 
 def save_model(
-    *,
-    model: nn.Module,
-    tokenizer: Any,
-    card: str,
-    folder: Path,
-    native: bool,
-    weights: dict[str, Tensor] | None = None,
+    *, model: nn.Module, tokenizer: Any, card: str, folder: Path, native: bool, weights: Tensors | None = None
 ) -> None:
     """Write a folder that `from_pretrained` loads, of these weights or the model's own.
 
@@ -106,13 +101,13 @@ def save_model(
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 
-def all_finite(weights: dict[str, Tensor]) -> bool:
+def all_finite(weights: Tensors) -> bool:
     """Whether every weight is finite."""
     return all(bool(torch.isfinite(value).all()) for value in weights.values() if value.is_floating_point())
 
 
 def save_final(
-    *, model: nn.Module, tokenizer: Any, card: str, output_dir: Path, weights: dict[str, Tensor], native: bool
+    *, model: nn.Module, tokenizer: Any, card: str, output_dir: Path, weights: Tensors, native: bool
 ) -> None:
     """Put the files of a trained model into the output folder itself, each of them whole.
 
@@ -271,15 +266,15 @@ def read_progress(folder: Path) -> Progress:
         raise CorruptCheckpointError(f"checkpoint {folder}: {STATE}/progress.json cannot be read: {error}") from error
 
 
-def load_weights(folder: Path) -> dict[str, Tensor]:
+def load_weights(folder: Path) -> Tensors:
     """The weights of a verified checkpoint; never by the names that an index has."""
-    weights: dict[str, Tensor] = {}
+    weights: Tensors = {}
     for path in sorted(folder.glob("model*.safetensors")):
         weights |= load_file(path)
     return weights
 
 
-def load_state(folder: Path, name: str) -> dict[str, Tensor]:
+def load_state(folder: Path, name: str) -> Tensors:
     """The "optimizer", "average" or "learned" tensors of a verified checkpoint; empty where it has none."""
     path = folder / STATE / f"{name}.safetensors"
     return load_file(path) if path.is_file() else {}

@@ -23,9 +23,10 @@ _EVENTS = {"resume": ("v", PURPLE), "checkpoint": ("^", GREY), "skipped": ("x", 
 """Marker and colour."""
 
 Values = NDArray[np.float64]
+Records = list[dict[str, Any]]
 
 
-def series(records: list[dict[str, Any]], name: str) -> tuple[Values, Values]:
+def series(records: Records, name: str) -> tuple[Values, Values]:
     """Steps and values of a name, in order of steps; what is not finite is NaN, which leaves a gap in a line."""
     found = {each["step"]: each[name] for each in _lines(records) if isinstance(each.get(name), int | float)}
     table = np.array(sorted(found.items()), dtype=np.float64).reshape(-1, 2)
@@ -43,12 +44,7 @@ def smoothed(values: Values) -> Values:
 
 
 def draw_curves(
-    *,
-    records: list[dict[str, Any]],
-    path: Path,
-    title: str = "",
-    metric: str = "",
-    results: dict[str, Any] | None = None,
+    *, records: Records, path: Path, title: str = "", metric: str = "", results: dict[str, Any] | None = None
 ) -> None:
     """Draw the lines of metrics.jsonl, with marks where checkpoints were written, steps skipped and runs resumed.
 
@@ -97,11 +93,11 @@ def draw_curves(
         figure.savefig(temporary, format="png")
 
 
-def _lines(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _lines(records: Records) -> Records:
     return [record for record in records if "event" not in record]
 
 
-def _plot(axes: Any, records: list[dict[str, Any]], name: str, *, label: str, color: str) -> Values:
+def _plot(axes: Any, records: Records, name: str, *, label: str, color: str) -> Values:
     """A line with the last value in its label, over the single values where it is a mean; returns its points."""
     steps, raw = series(records, name)
     values = smoothed(raw)
@@ -123,7 +119,7 @@ def _draw_baselines(axes: Any, results: dict[str, Any], metric: str) -> None:
             axes.axhline(value, color=GREY, linestyle=style, linewidth=1.2, label=f"{what} {value:.4g}")
 
 
-def _draw_loss(axes: Any, records: list[dict[str, Any]]) -> None:
+def _draw_loss(axes: Any, records: Records) -> None:
     train = _plot(axes, records, "loss", label="train", color=BLUE)
     held_out = _plot(axes, records, "eval_loss", label="held out", color=VERMILION)
     later = train[len(train) // 50 :]
