@@ -15,6 +15,7 @@ the model: python recipes/predict.py --model runs/onnx --input new.csv --output 
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
@@ -29,14 +30,9 @@ from lacuna.training import use_all_cores
 
 def open_classifier(arguments: ExportArguments, model: str, revision: str | None = None) -> Predictor:
     """What answers the rows of --eval_file; InputError where it has not one label for a row or a token."""
-    asked = PredictionArguments(
-        model=model,
-        input=arguments.eval_file or "",
-        output="answers.jsonl",
-        trust_remote_code=arguments.trust_remote_code,
-        revision=revision,
-    )
-    predictor = open_predictor(asked)
+    asked: dict[str, Any] = {"model": model, "input": arguments.eval_file or "", "output": "answers.jsonl"}
+    asked |= {"trust_remote_code": arguments.trust_remote_code, "revision": revision}
+    predictor = open_predictor(PredictionArguments(**asked))
     known = predictor.settings.get("problem_type", predictor.settings.get("name"))
     if known not in ("single_label_classification", "token_classification") or arguments.format != "onnx":
         raise InputError(

@@ -42,12 +42,8 @@ from lacuna.training.reports.log import RunLog
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, train, save; returns the folder of the model."""
     start, data = parse_arguments((ModelArguments, EmbeddingArguments), words, description=__doc__)
-    fixed = FineTuningArguments(
-        output_dir=data.output_dir,
-        dry_run=data.dry_run,
-        learning_rate=data.learning_rate,
-        push_to_hub=data.push_to_hub,
-    )
+    shared = ("output_dir", "dry_run", "learning_rate", "push_to_hub")
+    fixed = FineTuningArguments(**{name: getattr(data, name) for name in shared})
     is_main, folder = is_main_process(), Path(data.output_dir)
     if is_main:
         claim_output_dir(fixed, resumes=False)
@@ -74,10 +70,8 @@ def main(words: Sequence[str] | None = None) -> str:
             print("\n".join(lines), flush=True)
         return str(folder)
     if is_main and fixed.learning_rate is None:
-        print(
-            f"learning rate {data.learning_rate:g}, automatic, scaled to the RMS of the weights (--learning_rate)",
-            flush=True,
-        )
+        rate = f"{data.learning_rate:g}"
+        print(f"learning rate {rate}, automatic, by the RMS of the weights (--learning_rate)", flush=True)
     log = RunLog(output_dir=folder, enabled=is_main, first_step=0, done=0.0, title=f"{work.name}, {work.kind}")
     with closing(log):
         results = train_encoder(work, encoder, log=log, **options)

@@ -24,13 +24,8 @@ def main(words: Sequence[str] | None = None) -> str:
     if not arguments.model or not arguments.to:
         raise InputError("name the folder of a model with --model, and where it goes with --to OWNER/NAME")
     check_login(arguments.to, asked_with="--to")
-    pushed = push_model(
-        folder=Path(arguments.model),
-        name=arguments.to,
-        public=arguments.public,
-        revision=arguments.revision,
-        license=arguments.license,
-    )
+    how = {name: getattr(arguments, name) for name in ("public", "revision", "license")}
+    pushed = push_model(folder=Path(arguments.model), name=arguments.to, **how)
     print(report(pushed))
     return str(arguments.model)
 
