@@ -163,11 +163,8 @@ class Distilled(PackedPrediction):
         logits, places = self.predict(model, {name: value for name, value in batch.items() if name not in _GIVEN})
         student = functional.log_softmax(logits[places].float(), dim=-1)
         targets = self.wanted(batch["labels"]).flatten()[self.places(batch)]
-        sums = (
-            teacher_nats(student, *(batch[name] for name in _GIVEN)),
-            functional.nll_loss(student, targets, reduction="sum"),
-        )
-        of_teacher, of_text = (each / num_targets["tokens"] for each in sums)
+        of_teacher = teacher_nats(student, *(batch[name] for name in _GIVEN)) / num_targets["tokens"]
+        of_text = functional.nll_loss(student, targets, reduction="sum") / num_targets["tokens"]
         loss = self.how.distill_weight * of_teacher + (1 - self.how.distill_weight) * of_text
         return loss, {"teacher_loss": of_teacher.detach(), "text_loss": of_text.detach()}
 

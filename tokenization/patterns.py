@@ -87,12 +87,9 @@ def untrained_backend(*, normalizer: str, pattern: str) -> Tokenizer:
     steps = NORMALIZERS[normalizer]()
     if steps:
         backend.normalizer = steps[0] if len(steps) == 1 else normalizers.Sequence(steps)
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PATTERNS[pattern]), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    words = pre_tokenizers.Split(Regex(PATTERNS[pattern]), behavior="isolated")
+    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([words, as_bytes])
     backend.decoder = decoders.ByteLevel()
     return backend
 
@@ -177,13 +174,8 @@ def adapt_tokenizer(
     backend.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
     names = ["input_ids", "token_type_ids", "attention_mask"] if segments else ["input_ids", "attention_mask"]
     side = "left" if shape == "decoder" else "right"
-    return wrap(
-        backend,
-        model_input_names=names,
-        model_max_length=max_length,
-        padding_side=side,
-        extra_special_tokens=list(tokenizer.extra_special_tokens),
-    )
+    how: dict[str, Any] = {"model_input_names": names, "model_max_length": max_length, "padding_side": side}
+    return wrap(backend, **how, extra_special_tokens=list(tokenizer.extra_special_tokens))
 
 
 def wrap(backend: Tokenizer, **options: Any) -> PreTrainedTokenizerFast:

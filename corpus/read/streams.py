@@ -18,6 +18,7 @@ from lacuna.common.private import shown, visible
 
 MAX_DOCUMENT_BYTES = 32 << 20  # of UTF-8; a longer one would make memory a matter of the data
 CHUNK_BYTES = 1 << 18
+Head = bytes | bytearray | str  # what a record begins with
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 # No text holds the character NUL: a file of a machine that crashed does, and so do UTF-16 and binary files.
 NUL = "NUL characters, which no text holds (a broken copy, UTF-16 or a binary file?)"
@@ -162,22 +163,14 @@ def too_long(path: Path, line: Line, what: str = "line") -> BadRecord:
     return bad_line(path, line, most, remedy=remedy)
 
 
-def bad_line(
-    path: Path, line: Line, what: str, *, head: bytes | bytearray | str | None = None, remedy: str = ""
-) -> BadRecord:
+def bad_line(path: Path, line: Line, what: str, *, head: Head | None = None, remedy: str = "") -> BadRecord:
     """The message for a broken record that begins with a line, as `bad_record` gives it."""
     head = line.data if head is None else head
     return bad_record(path, number=line.number, offset=line.offset, what=what, head=head, remedy=remedy)
 
 
 def bad_record(
-    path: Path,
-    *,
-    number: int,
-    what: str,
-    offset: int | None = None,
-    head: bytes | bytearray | str = "",
-    remedy: str = "",
+    path: Path, *, number: int, what: str, offset: int | None = None, head: Head = "", remedy: str = ""
 ) -> BadRecord:
     """The message for a broken record: file, line (or row) number, what is wrong, byte offset, first 80 characters."""
     unit = "uncompressed byte" if path.suffix.lower() in COMPRESSIONS else "byte"

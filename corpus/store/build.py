@@ -125,10 +125,8 @@ class _Builder:
         self.fingerprint = hashlib.sha256(about.encode()).hexdigest()
         self.folder = output_dir.with_name(f".{output_dir.name}.building-{self.fingerprint[:16]}")
         self.pieces, self.done = self.folder / "pieces", self.folder / "pieces.json"
-        self.sources = [
-            {"name": name, "weight": text.weights[number] if text.weights else None}
-            for number, name in enumerate(text.names)
-        ]
+        weights: Sequence[float | None] = text.weights or [None] * len(text.names)
+        self.sources = [{"name": name, "weight": it} for name, it in zip(text.names, weights, strict=True)]
 
     def build(self, tokenizer: Any, num_workers: int) -> TokenStore:
         if store := self._existing():
