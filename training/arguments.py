@@ -66,7 +66,9 @@ class NewModelArguments(ModelArguments):
     vocab_size: int = _model(8192, "Vocabulary size of a newly trained tokenizer.")
     num_hidden_layers: int | None = _model(None, "Layers of a new model. Default: those of --size.", advanced=True)
     hidden_size: int | None = _model(None, "Width of a new model. Default: that of --size.", advanced=True)
-    num_attention_heads: int | None = _model(None, "Heads of a new model. Default: those of --size.", advanced=True)
+    num_attention_heads: int | None = _model(
+        None, "Attention heads of a layer. Default: those of --size.", advanced=True
+    )
     intermediate_size: int | None = _model(None, "MLP width of a new model. Default: that of --size.", advanced=True)
 
     def __post_init__(self) -> None:
@@ -151,7 +153,7 @@ class TrainingArguments(Arguments):
         None, "Private repository on the Hugging Face Hub to push the model to at the end.", metavar="OWNER/NAME"
     )
     push_steps: int = _saving(0, "Push the checkpoint of every so many steps too, with a tag step-N.", advanced=True)
-    early_stopping_patience: int = _length(0, "Stop after this many evaluations without improvement; 0: never.")
+    early_stopping_patience: int = _length(0, "Stop after so many evaluations in a row without improvement; 0: never.")
     average: str = _optimizer(
         "none",
         "Weights to save: none (the last), ema (moving average) or best (best evaluation).",
@@ -269,7 +271,7 @@ class FineTuningArguments(TrainingArguments):
     seed: int = _hardware(0, "Seed of the held-out part, sample order, dropout and new weights.")
     average: str = _but("average", "best")
     group_by_length: bool = _but("group_by_length", True)
-    seeds: int = _length(1, "Runs, with --seed, --seed + 1, ...; results.json has means and deviations.")
+    seeds: int = _length(1, "Train so often, with --seed, --seed + 1, ...; results.json has the means.")
     soup: bool = _length(
         False, "Begin the runs of --seeds alike and save the mean of their last weights: better where rows are few."
     )

@@ -171,7 +171,7 @@ class Watchdog:
     """
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+        self.seconds, self._next = seconds, 0.0
 
     def __enter__(self) -> Self:
         self.beat()
@@ -182,6 +182,7 @@ class Watchdog:
             faulthandler.cancel_dump_traceback_later()
 
     def beat(self) -> None:
-        """Say that all is well."""
-        if self.seconds and sys.__stderr__ is not None:
+        """Say that all is well. The clock, whose setting starts a thread, is set a hundred times in `seconds` at most."""
+        if self.seconds and sys.__stderr__ is not None and (now := time.monotonic()) >= self._next:
+            self._next = now + self.seconds / 100
             faulthandler.dump_traceback_later(self.seconds, exit=True, file=sys.__stderr__)
