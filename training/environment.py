@@ -182,7 +182,7 @@ class Watchdog:
             faulthandler.cancel_dump_traceback_later()
 
     def beat(self) -> None:
-        """Say that all is well. The clock, whose setting starts a thread, is set a hundred times in `seconds` at most."""
+        """Say that all is well; the clock, which is a thread, is set a hundred times in `seconds` at most."""
         if self.seconds and sys.__stderr__ is not None and (now := time.monotonic()) >= self._next:
             self._next = now + self.seconds / 100
             faulthandler.dump_traceback_later(self.seconds, exit=True, file=sys.__stderr__)
