@@ -149,7 +149,7 @@ def push_model(
 
     The repository, `name`, is made if it is not there, for everybody if `public`. Weights there that are not in the
     folder go, since `from_pretrained` might prefer them. The branch `revision` is made, too. A `tag` is moved to the
-    commit, which then never follows one that came meanwhile; `license` goes into the card there.
+    commit, which then never follows one that came meanwhile; `license`, or else the one there, goes into the card.
 
     Raises InputError: there is no model, something private is in it, nobody is logged in, or everybody sees the
     repository and `public` is not given; HubError: the Hub refuses, fails or is out of reach.
@@ -168,6 +168,9 @@ def push_model(
         if revision:
             api.create_branch(name, branch=revision, exist_ok=True)
             info = api.model_info(name, revision=revision)
+        known = getattr(info.card_data, "license", None)
+        if known and not license and b"\nlicense:" not in parts.get("README.md", b"\nlicense:"):
+            parts["README.md"] = _card_for_hub(folder, name=name, revision=tag or revision, license=known)
         there = [file.rfilename for file in info.siblings or []]
         stale = [file for file in there if _WEIGHTS.fullmatch(file) and file not in names]
         changes: list[Any] = [CommitOperationAdd(file, part) for file, part in parts.items()]

@@ -322,6 +322,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             asked = json.loads(text)["paths"] if text.startswith("{") else urllib.parse.parse_qs(text).get("paths", [])
             return self._answer(200, [_entry(path, files[path]) for path in asked if path in files])
         about = {"id": name, "modelId": name, "sha": commit, "private": model.private, "tags": []}
+        head = re.match(r"---\n(.*?)^---$", files.get("README.md", b"").decode(), re.DOTALL | re.MULTILINE)
+        about["cardData"] = (yaml.safe_load(head[1]) if head else None) or {}
         self._answer(200, {**about, "siblings": [{"rfilename": path} for path in files]})
 
     def _commit(self, model: Model, name: str, branch: str, body: bytes) -> None:

@@ -151,6 +151,8 @@ def test_the_card_on_the_hub_says_where_the_model_is_and_its_licence(hub: HubSer
     push_model(folder=folder, name=NAME, license="apache-2.0", revision="v2")
     card = ModelCard(hub.files(NAME, "v2")["README.md"].decode())
     assert card.data.to_dict() == {"tags": ["lacuna"], "license": "apache-2.0"}
+    push_model(folder=folder, name=NAME, revision="v2")  # a licence that somebody chose stays
+    assert ModelCard(hub.files(NAME, "v2")["README.md"].decode()).data.license == "apache-2.0"
     for line in (
         f'path = "{NAME}"',
         'T.from_pretrained(path, revision="v2")',
