@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import BertConfig, BertForPreTraining, BertForSequenceClassification, BertLMHeadModel, BertModel
+from transformers import (
+    BertConfig,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    BertLMHeadModel,
+    BertModel,
+    Qwen3Config,
+    Qwen3ForSequenceClassification,
+)
 
 from lacuna import modeling
 from lacuna.common.errors import CorruptCheckpointError, InputError
@@ -76,11 +84,22 @@ def test_an_encoder_saved_as_a_causal_model_is_refused(tokenizer):
     assert LanguageModel.of(model=BertLMHeadModel(config), tokenizer=tokenizer).kind == "causal"
 
 
-@pytest.mark.parametrize("head, missing", [(BertModel, "cls."), (BertForSequenceClassification, "cls.")])
-def test_a_model_without_a_pretrained_head_is_refused(tokenizer, tmp_path, head, missing):
-    head(BertConfig(vocab_size=len(tokenizer), **SMALL)).save_pretrained(tmp_path)
+TIED = {"tie_word_embeddings": True, "num_key_value_heads": 2, "head_dim": 16}  # no weight of its head is missing
+
+
+@pytest.mark.parametrize(
+    "head, config, message",
+    [
+        (BertModel, BertConfig(**SMALL), "was saved without cls."),
+        (BertForSequenceClassification, BertConfig(**SMALL), "a BertForSequenceClassification predicts no tokens"),
+        (Qwen3ForSequenceClassification, Qwen3Config(**SMALL, **TIED), "a Qwen3ForSequenceClassification predicts no"),
+    ],
+)
+def test_a_model_without_a_pretrained_head_is_refused(tokenizer, tmp_path, head, config, message):
+    config.vocab_size = len(tokenizer)
+    head(config).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=f"was saved without {missing}"):
+    with pytest.raises(InputError, match=message):
         load_language_model(model=str(tmp_path))
 
 
