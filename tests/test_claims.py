@@ -40,8 +40,8 @@ CLAIMS: dict[str, list[str]] = {
     "README.md": [
         "reads {gpu_speed[parts][encoder-150m][contenders][lacuna][tokens_per_second]:,.0f} tokens a second, "
         "ModernBERT of the same size {gpu_speed[parts][encoder-150m][contenders][modernbert][tokens_per_second]:,.0f} "
-        "and BERT {gpu_speed[parts][encoder-150m][contenders][bert][tokens_per_second]:,.0f}; a decoder of GPT-2's size is "
-        "behind GPT-2, {gpu_speed[parts][decoder-124m][contenders][lacuna][tokens_per_second]:,.0f} to "
+        "and BERT {gpu_speed[parts][encoder-150m][contenders][bert][tokens_per_second]:,.0f}; a decoder of GPT-2's "
+        "size is behind GPT-2, {gpu_speed[parts][decoder-124m][contenders][lacuna][tokens_per_second]:,.0f} to "
         "{gpu_speed[parts][decoder-124m][contenders][gpt2][tokens_per_second]:,.0f}",
         "trains at {tokenizer_speed[summary][training][sentencepiece][ratio]:.2f} times its speed and encodes at "
         "{tokenizer_speed[summary][encoding][sentencepiece][ratio]:.2f}",
