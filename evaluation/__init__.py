@@ -7,6 +7,7 @@ from .arguments import (
     check_output_file,
     format_results,
     format_summary,
+    summarize,
 )
 from .baselines import measure_text_baselines
 from .bits_per_byte import measure_bits_per_byte

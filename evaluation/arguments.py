@@ -129,15 +129,22 @@ def _shown(results: Mapping[str, Any], name: str) -> str:
     return shown if low is None else f"{shown} ({low:,.4f} to {high:,.4f})"
 
 
-def format_summary(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """A Markdown table of the scores of each suite, with 95 % intervals and baselines."""
-    lines = ["| suite | score | model (95 % interval) | beside it |", "| --- | --- | --- | --- |"]
+def summarize(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str, str]]:
+    """Suite, name, value with its 95 % interval, and baselines of each score."""
+    rows = []
     for suite, results in found.items():
         for name in filter(SCORE.fullmatch, results):
             measure = name.removeprefix("contextual_")
             others = {each: re.fullmatch(f"baseline_(.*?)_?{measure}", each) for each in results}
             beside = [f"{match[1] or 'a guess'} {_shown(results, each)}" for each, match in others.items() if match]
-            lines.append(f"| {suite} | {name} | {_shown(results, name)} | {', '.join(beside)} |")
+            rows.append((suite, name, _shown(results, name), ", ".join(beside)))
+    return rows
+
+
+def format_summary(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """A Markdown table of the scores of each suite, with 95 % intervals and baselines."""
+    lines = ["| suite | score | model (95 % interval) | beside it |", "| --- | --- | --- | --- |"]
+    lines += [f"| {' | '.join(row)} |" for row in summarize(found)]
     lines += [f"| {suite} | not run: there is no data | | |" for suite in SUITES if suite not in found]
     return "\n".join(lines)
 

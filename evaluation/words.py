@@ -236,8 +236,10 @@ def _known(
     about |= {"words": len(every), "out_of_vocabulary": len(unknown)}
     about |= {"out_of_vocabulary_words": ", ".join(word for word in every if word in unknown)} if unknown else {}
     if not flat:
+        most = max(map(len, kept.values()), default=0)
         raise InputError(
-            f"{len(unknown)} of {len(every)} words have no vector, and nothing is left to ask. A word must stand "
-            f"{LEAST_OCCURRENCES} times in the text of --occurrences, as it is written"
+            f"nothing is left to ask: {len(unknown)} of {len(every)} words have no vector, so that no file or section "
+            f"has more than {most} of the {least} that it takes. A word must stand {LEAST_OCCURRENCES} times in the "
+            "text of --occurrences, as it is written; --max_examples must leave enough"
         )
     return flat, {name: len(some) for name, some in kept.items() if len(some) >= least}, known, about

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from lacuna import evaluation
@@ -118,6 +119,7 @@ def main(words: Sequence[str] | None = None) -> str:
         "precision": "bf16" if arguments.bf16 else "float32",
         "data": ", ".join(arguments.data or ["built-in corpus"] * ("bits_per_byte" in found)),
         **{name: ", ".join(given) for name in OTHER_DATA if (given := getattr(arguments, name))},
+        **{name: given for name in ("max_examples", "batch_size") if (given := getattr(arguments, name))},
         "seconds": seconds,
         "torch": version("torch"),
         "transformers": version("transformers"),
@@ -125,7 +127,7 @@ def main(words: Sequence[str] | None = None) -> str:
     if arguments.suite == "all":
         results = {f"{suite}/{name}": value for suite, some in found.items() for name, value in some.items()}
         print(table := evaluation.format_summary(found))
-        report = f"# What {arguments.model} knows, {time.strftime('%Y-%m-%d')}\n\n{table}\n"
+        report = f"# What {Path(arguments.model).name} knows, {time.strftime('%Y-%m-%d')}\n\n{table}\n"
         for suite, some in {**found, "about": about}.items():
             report += f"\n## {suite}\n\n```\n{evaluation.format_results(some)}\n```\n"
         write_text(path.with_name("evaluation.md"), report, hint=". See --output_file")
@@ -134,6 +136,7 @@ def main(words: Sequence[str] | None = None) -> str:
         print(evaluation.format_results(results))
     if found.get("bits_per_byte", {}).get("unknown_tokens"):
         print("The tokenizer does not know all of this text: its bits per byte look better than they are.")
+    about["summary"] = evaluation.summarize(found)
     write_text(path, json.dumps({**results, **about}, indent=2) + "\n", hint=". See --output_file")
     print(f"{seconds:.1f} s; results are in {path}")
     return str(path)

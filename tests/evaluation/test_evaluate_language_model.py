@@ -53,6 +53,8 @@ def test_bits_per_byte_of_a_decoder(folder: Path) -> None:
     assert results["bytes"] == 500 and results["window"] == 64 and results["kind"] == "causal"
     assert 2 < results["bits_per_byte"] < 12  # random weights: about log2(320) bits a token
     assert f"{results['bits_per_byte']:.4f}" in done.stdout
+    ((suite, name, value, beside),) = results.pop("summary")
+    assert (suite, name, value) == ("bits_per_byte", "bits_per_byte", f"{results['bits_per_byte']:.4f}") and beside
     assert all(isinstance(value, (int, float, str)) for value in results.values())
 
 

@@ -65,7 +65,8 @@ def home(tmp_path: Path) -> Path:
     took = {"steps": 20, "train_tokens": 4096, "train_seconds": 12.0}
     first = make("first", RUN, {"eval_loss": 3.25, "baseline_loss": 6.5, **took}, LINES)
     (first / "samples.jsonl").write_text(json.dumps({"step": 10, "prompt": "A", "text": "A </script><b>cat"}) + "\n")
-    (first / "evaluation_bits_per_byte.json").write_text(json.dumps({"suite": "bits_per_byte", "bits_per_byte": 1.5}))
+    row = ["bits_per_byte", "bits_per_byte", "1.5000 (1.4000 to 1.6000)", "unigram 2.5000"]
+    (first / "evaluation_all.json").write_text(json.dumps({"suite": "all", "max_examples": 3, "summary": [row]}))
     make("second", RUN, {"eval_loss": 3.5}, LINES[:10])
     scores = {"eval_accuracy": 0.75, "baseline_accuracy": 0.5, "words_accuracy": 0.625}
     make("tuned", {"objective": "fine-tuning for classification", "model": str(first)}, scores, [])
@@ -89,7 +90,8 @@ def test_a_run_is_shown_with_what_it_survived_said_and_became(home: Path) -> Non
     survived = found.tables["Faults that it survived"][1:]
     assert survived == [["taken up again", "1", "12"], ["steps not applied", "2", "7, 9"]]
     assert found.tables["What it said along the way"][1:] == [["10", "A", "A </script><b>cat"]]
-    assert found.tables["Evaluation: bits_per_byte"][1:] == [["bits_per_byte", "1.5"]]
+    evaluated = found.tables["Evaluation of what it knows, at most 3 examples of a kind"]
+    assert evaluated[1:] == [["bits_per_byte", "bits_per_byte", "1.5000 (1.4000 to 1.6000)", "unigram 2.5000"]]
     assert found.tables["Fine-tuned from it"][1:] == [["tuned", "classification", "accuracy", "0.75", "0.5", "0.625"]]
     assert "20 steps, 4,096 tokens, 12 s" in page and "What it read" not in found.tables
     assert not re.search(r"https?://", page)
@@ -102,8 +104,16 @@ def test_several_runs_stand_side_by_side(home: Path) -> None:
     page = (home / "page.html").read_text()
     first = re.search(r"<h2>Side by side</h2>.*?</table>", page, re.DOTALL)
     assert first is not None
-    assert Cells(first[0]).tables["Held-out scores"] == [["score", "first", "second"], ["loss", "3.25", "3.5"]]
+    scores = [["score", "first", "second"], ["objective", "mlm", "mlm"], ["loss", "3.25", "3.5"]]
+    assert Cells(first[0]).tables["Held-out scores"] == scores
     assert "It has not ended." in page  # the second one has no totals
+    (home / "elsewhere").mkdir()
+    (home / "second").rename(home / "elsewhere" / "first")
+    write_page([home / "first", home / "elsewhere" / "first"], home / "page.html")  # of one name
+    first = re.search(r"<h2>Side by side</h2>.*?</table>", (home / "page.html").read_text(), re.DOTALL)
+    assert first is not None
+    head, *_ = Cells(first[0]).tables["Held-out scores"]
+    assert head == ["score", str(home / "first"), str(home / "elsewhere" / "first")]
 
 
 def test_what_is_no_run_is_refused(home: Path, run_recipe) -> None:

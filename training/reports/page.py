@@ -23,7 +23,7 @@ ASKED = (
 )
 PICTURES = ("curves.png", "confusion.png", "scatter.png")
 EVENTS = {"resume": "taken up again", "skipped": "steps not applied", "spike": "spikes of the loss"}
-MOST_SAMPLES, MOST_NUMBERS = 12, 40
+MOST_SAMPLES = 12
 
 
 @dataclass
@@ -60,14 +60,15 @@ def write_page(folders: Sequence[Path], path: Path) -> None:
         if not (folder / "run.json").is_file():
             raise InputError(f"--run {folder} has no run.json: name the --output_dir of a recipe that trains")
     names = [folder.resolve().name for folder in folders]
+    names = names if len(set(names)) == len(names) else [*map(str, folders)]
     title = "Runs: " + ", ".join(names) if len(names) > 1 else f"Run: {names[0]}"
     parts = [f"<h1>{html.escape(title)}</h1>"]
     if len(folders) > 1:
         records = {name: json_lines(folder / "metrics.jsonl") for name, folder in zip(names, folders, strict=True)}
         picture = _image(_losses(records), "losses of all runs by step")
         parts += ["<h2>Side by side</h2>", _table_of_scores(dict(zip(names, folders, strict=True))), picture]
-    for folder in folders:
-        parts += [f"<h2>{html.escape(folder.resolve().name)}</h2>"] if len(folders) > 1 else []
+    for name, folder in zip(names, folders, strict=True):
+        parts += [f"<h2>{html.escape(name)}</h2>"] if len(folders) > 1 else []
         parts += _sections(folder)
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     page = template.replace("__CONTENT__", "\n".join(parts)).replace("__TITLE__", html.escape(title))
@@ -84,7 +85,7 @@ def _sections(folder: Path) -> list[str]:
         numbers = f"{results['steps']:,} steps, {results['train_tokens']:,} tokens, {results['train_seconds']:,.0f} s"
         took = f"{numbers} on {every.get('environment', {}).get('device', 'an unknown device')}."
     parts = [f"<p>{html.escape(took)}</p>", _table("What was asked", ("option", "value"), asked.items())]
-    text = [("text", info.get("text")), *(("rows", row) for row in info.get("rows", []))]
+    text = [("text", info.get("text")), *(("rows", line) for row in info.get("rows", []) for line in row.splitlines())]
     parts.append(_table("What it read", ("", ""), [line for line in text if line[1]]))
     parts.append(_table_of_scores({"this model": folder}))
     pictures = filter(Path.is_file, (folder / name for name in PICTURES))
@@ -98,8 +99,9 @@ def _sections(folder: Path) -> list[str]:
     parts.append(_table("What it said along the way", said, [[line[name] for name in said] for line in kept]))
     for path in sorted(folder.glob("evaluation_*.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
-        values = [(name, value) for name, value in found.items() if isinstance(value, int | float)][:MOST_NUMBERS]
-        parts.append(_table(f"Evaluation: {found.get('suite', path.stem)}", ("", "value"), values))
+        most = f", at most {found['max_examples']:,} examples of a kind" if "max_examples" in found else ""
+        columns = ("suite", "score", "value (95 % interval)", "beside it")
+        parts.append(_table(f"Evaluation of what it knows{most}", columns, found.get("summary", [])))
     heads = ("run", "task", "score", "value", "without a model", "bag of words")
     parts.append(_table("Fine-tuned from it", heads, _tuned(folder)))
     return parts
@@ -123,7 +125,7 @@ def _tuned(folder: Path) -> Iterable[tuple[Any, ...]]:
 
 
 def _table_of_scores(folders: dict[str, Path]) -> str:
-    """Held-out scores of each run; of one alone, beside those of a guess and of a bag of words."""
+    """Held-out scores of each run, which mean the same for one objective; of one alone, beside those of baselines."""
     results = {name: _results(folder) for name, folder in folders.items()}
     columns = {name: {key[5:]: it for key, it in row.items() if key[:5] == "eval_"} for name, row in results.items()}
     if len(folders) == 1:
@@ -131,6 +133,11 @@ def _table_of_scores(folders: dict[str, Path]) -> str:
         for part, what in (("baseline_", "without a model"), ("words_", "bag of words")):
             named = {key.removeprefix(part): value for key, value in only.items() if key.startswith(part)}
             columns |= {what: named} if named else {}
+    else:
+        for name, folder in folders.items():
+            columns[name] = {"objective": json.loads((folder / "run.json").read_text()).get("objective")} | columns[
+                name
+            ]
     names = dict.fromkeys(name for column in columns.values() for name in column)
     rows = [(name, *(column.get(name, "") for column in columns.values())) for name in names]
     return _table("Held-out scores", ("score", *columns), rows)
