@@ -98,8 +98,10 @@ def test_a_run_is_shown_with_what_it_survived_said_and_became(home: Path) -> Non
 
 
 def test_several_runs_stand_side_by_side(home: Path) -> None:
+    (home / "second" / "held_out.jsonl").write_text(json.dumps({"text": "what <b>it</b> looks like " * 20}) + "\n")
     write_page([home / "first", home / "second"], home / "page.html")
     found = Cells((home / "page.html").read_text())
+    assert found.tables["What it read"] == [["held out", ("what <b>it</b> looks like " * 20)[:300]]]
     assert all(address.startswith("data:image/png;base64,") for address in found.addresses) and found.addresses
     page = (home / "page.html").read_text()
     first = re.search(r"<h2>Side by side</h2>.*?</table>", page, re.DOTALL)

@@ -23,7 +23,7 @@ ASKED = (
 )
 PICTURES = ("curves.png", "confusion.png", "scatter.png")
 EVENTS = {"resume": "taken up again", "skipped": "steps not applied", "spike": "spikes of the loss"}
-MOST_SAMPLES = 12
+MOST_SAMPLES, EXCERPT = 12, 300  # lines, and characters of a text
 
 
 @dataclass
@@ -86,7 +86,8 @@ def _sections(folder: Path) -> list[str]:
         took = f"{numbers} on {every.get('environment', {}).get('device', 'an unknown device')}."
     parts = [f"<p>{html.escape(took)}</p>", _table("What was asked", ("option", "value"), asked.items())]
     text = [("text", info.get("text")), *(("rows", line) for row in info.get("rows", []) for line in row.splitlines())]
-    parts.append(_table("What it read", ("", ""), [line for line in text if line[1]]))
+    excerpts = [("held out", line["text"][:EXCERPT]) for line in json_lines(folder / "held_out.jsonl")[:3]]
+    parts.append(_table("What it read", ("", ""), [line for line in [*text, *excerpts] if line[1]]))
     parts.append(_table_of_scores({"this model": folder}))
     pictures = filter(Path.is_file, (folder / name for name in PICTURES))
     parts += [_image(path.read_bytes(), path.stem) for path in pictures]
