@@ -37,7 +37,6 @@ from lacuna.training.fine_tuning import learning, outcome
 from lacuna.training.optimizers.schedules import with_rate
 from lacuna.training.reports.card import encoder_card
 from lacuna.training.reports.log import RunLog
-from lacuna.training.reports.page import ending
 
 
 def main(words: Sequence[str] | None = None) -> str:
@@ -91,7 +90,7 @@ def main(words: Sequence[str] | None = None) -> str:
         log.finish(results)
     if is_main:
         write_results(work, results, folder)
-        print("\n".join([*outcome(results), ending(str(folder))]), flush=True)
+        print("\n".join([*outcome(results), f"the model is in {folder}"]), flush=True)
         push_trained(folder=data.output_dir, name=data.push_to_hub)
     return str(folder)
 
