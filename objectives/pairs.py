@@ -236,7 +236,7 @@ class MaskedLanguageModellingWithPairs(PairPrediction):
 
     def _pair(self, chunk: Chunk, *, held_out: bool, generator: np.random.Generator) -> Pair:
         text, offsets = self._text(chunk)
-        is_single = chunk.last - chunk.first == 1  # sentence
+        is_single = chunk.last - chunk.first == 1  # one sentence
         if is_single:
             cut = int(generator.integers(1, max(len(text), 2)))
         else:

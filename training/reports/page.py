@@ -136,9 +136,8 @@ def _table_of_scores(folders: dict[str, Path]) -> str:
             columns |= {what: named} if named else {}
     else:
         for name, folder in folders.items():
-            columns[name] = {"objective": json.loads((folder / "run.json").read_text()).get("objective")} | columns[
-                name
-            ]
+            info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+            columns[name] = {"objective": info.get("objective", ""), **columns[name]}
     names = dict.fromkeys(name for column in columns.values() for name in column)
     rows = [(name, *(column.get(name, "") for column in columns.values())) for name in names]
     return _table("Held-out scores", ("score", *columns), rows)
