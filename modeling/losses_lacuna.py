@@ -21,8 +21,8 @@ from .configuration_lacuna import LacunaConfig
 
 IGNORED = -100  # The label of a position that is not to be predicted, as in torch and transformers.
 
-# Logits that `chunked_cross_entropy` holds at a time: 2^24 of them are 64 MiB in float32.
-_CHUNK_LOGITS = 2**24
+# Logits that are held at a time: 2^24 of them are 64 MiB in float32. A GPU works on so few for too short a time.
+_CHUNK_LOGITS, _CHUNK_ON_GPU = 2**24, 2**28
 
 
 def count_items(num_items: int | Tensor | None, labels: Tensor, *, ignore_index: int = IGNORED) -> int | Tensor:
@@ -95,11 +95,17 @@ def chunked_cross_entropy(
     def loss_of(states: Tensor, targets: Tensor) -> Tensor:
         return summed_cross_entropy(project(states), targets, ignore_index=IGNORED, name="labels", field="vocab_size")
 
-    chunks = (tensor.split(max(1, _CHUNK_LOGITS // vocab_size)) for tensor in (hidden_states, flat_labels))
+    rows = _rows_of_chunk(hidden_states, vocab_size)
+    chunks = (tensor.split(rows) for tensor in (hidden_states, flat_labels))
     losses = [checkpoint(loss_of, *chunk, use_reentrant=False) for chunk in zip(*chunks, strict=True)]
     # Without a target the sum of no states is 0, and still a part of the graph: backward works and reaches nothing.
     total = torch.stack(losses).sum() if len(flat_labels) else hidden_states.float().sum()
     return total / count_items(num_items, labels)
+
+
+def _rows_of_chunk(hidden_states: Tensor, vocab_size: int) -> int:
+    """How many of the states [N, C] have logits at a time."""
+    return max(1, (_CHUNK_LOGITS if hidden_states.device.type == "cpu" else _CHUNK_ON_GPU) // vocab_size)
 
 
 def linear_cross_entropy(
@@ -196,7 +202,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         dtype = compute_dtype(states)
         inputs, table = states.to(dtype), weight.to(dtype)
         offset = None if bias is None else bias.to(dtype)
-        rows = max(1, _CHUNK_LOGITS // weight.shape[0])
+        rows = _rows_of_chunk(inputs, weight.shape[0])
         chunks = list(zip(inputs.split(rows), labels.split(rows), strict=True))
         total, *found = score(*chunks[0], table, offset, cap)
         of_states = [found[0]]

@@ -56,6 +56,12 @@ def test_loss_and_gradients_are_those_of_the_plain_way(
             torch.testing.assert_close(mine.double(), theirs.double(), rtol=2e-6, atol=2e-6)
 
 
+def test_a_gpu_makes_more_logits_at_a_time() -> None:
+    """With as few as a CPU, adding up their gradients takes a GPU longer than making them."""
+    rows = [losses_lacuna._rows_of_chunk(torch.empty(1, device=device), 2**15) for device in ("cpu", "meta")]
+    assert rows == [2**9, 2**13]
+
+
 def test_without_a_target_nothing_is_learned() -> None:
     given = make(with_bias=True)
     labels = torch.full_like(given["labels"], IGNORED)

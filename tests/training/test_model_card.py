@@ -47,6 +47,11 @@ def test_a_fine_tuned_model_says_data_baseline_command_and_versions(new_model, t
     assert f"torch {version('torch')}" in text and f"transformers {version('transformers')}" in text
 
 
+def test_what_runs_from_a_folder_has_no_version_and_the_card_is_written(new_model) -> None:
+    text = card(new_model, libraries=["toys", "seqeval"])  # the former can be imported, and no installer knows it
+    assert "toys" not in text and f"seqeval {version('seqeval')}" in text
+
+
 def test_a_base_of_the_hub_is_named_for_the_hub(new_model, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     data = ModelCard(card(new_model, model="google/bert_uncased")).data

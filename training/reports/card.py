@@ -5,8 +5,7 @@ import platform
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from importlib.metadata import version
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +256,9 @@ def _data(run_info: dict[str, Any]) -> str:
 
 def _origin(run_info: dict[str, Any]) -> str:
     """The command, and what it ran on."""
-    installed = [name for name in (*_LIBRARIES, *run_info.get("libraries", ())) if find_spec(name)]
-    versions = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in installed)]
+    versions = [f"Python {platform.python_version()}"]
+    for name in (*_LIBRARIES, *run_info.get("libraries", ())):
+        with suppress(PackageNotFoundError):  # not installed, or run from its folder
+            versions.append(f"{name} {version(name)}")
     command = f"```\n{run_info['command']}\n```\n\nwith " if "command" in run_info else ""
     return f"## Made by\n\n{command}{', '.join(versions)}.\n"
