@@ -185,9 +185,11 @@ def fell_short(results: dict[str, float], work: Work) -> list[str]:
     for simple, part in (("a guess without a model", "baseline"), ("the bag of words", "words")):
         other = results.get(f"{part}_{metric}", math.nan)
         if value <= other if work.greater_is_better else value >= other:
+            soup = "" if f"alone_{metric}" in results else "take the mean of three runs (--seeds 3 --soup), "
             return [
                 f"warning: by {metric}, {simple} is as good or better. Give the model more rows or passes "
-                f"(--max_epochs), pretrain it for longer or on text of this kind (pretrain.py --for), or use {simple}"
+                f"(--max_epochs), {soup}pretrain it for longer or on text of this kind (pretrain.py --for), or use "
+                f"{simple}"
             ]
     return []
 

@@ -252,6 +252,11 @@ def test_a_model_that_falls_short_is_told_so() -> None:
         return "".join(fell_short(results, SimpleNamespace(metric="f1", greater_is_better=greater)))
 
     assert "by f1, a guess without a model is as good" in said(0.2) and "the bag of words is as good" in said(0.5)
+    soup = {"words_f1": 0.5, "eval_f1": 0.4, "alone_f1": 0.3}
+    assert (
+        "--soup" in said(0.2)
+        and "--soup" not in fell_short(soup, SimpleNamespace(metric="f1", greater_is_better=True))[0]
+    )
     assert said(0.51) == said(None) == said(0.1, greater=False) == ""
     assert "a guess without a model" in said(0.3, greater=False)
     assert fell_short({"eval_f1": 0.1}, SimpleNamespace(metric="f1", greater_is_better=True)) == []
