@@ -63,7 +63,7 @@ class ExportArguments(Arguments):
         [], "Text that the export is compared on: files or folders. Default: the built-in text.", metavar="PATH"
     )
     eval_file: str | None = essential(
-        None, "Labelled rows that a classifier or a tagger answers before and after, for onnx.", metavar="FILE"
+        None, "Labelled rows that a fine-tuned model answers before and after, for onnx.", metavar="FILE"
     )
     max_examples: int = essential(64, "Most texts to compare on; each is cut to 128 tokens.")
     trust_remote_code: bool = essential(**TRUST_CODE)

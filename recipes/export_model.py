@@ -7,14 +7,15 @@
     python recipes/export_model.py --model runs/model --format native --output_dir runs/native
 
 What was written is read again and compared with the model on real text before the folder appears; the comparison is
-printed and kept in export_check.json. With --eval_file, rows with labels, the accuracy of a classifier or a tagger
-before and after stands there too, which is what --quantize may cost. An ONNX folder of either answers new rows like
-the model: python recipes/predict.py --model runs/onnx --input new.csv --output answers.csv
+printed and kept in export_check.json. With --eval_file, rows with labels, the share that a fine-tuned model answers
+rightly before and after stands there too, which is what --quantize may cost. An ONNX folder answers new rows like the
+model: python recipes/predict.py --model runs/onnx --input new.csv --output answers.csv
 """
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
@@ -23,37 +24,60 @@ from lacuna.common.errors import InputError
 from lacuna.common.files import write_text
 from lacuna.corpus import TextArguments, open_text, read_labelled
 from lacuna.exporting import ExportArguments, export_model
+from lacuna.tasks.base.metrics import best_over_answers, exact_match
+from lacuna.tasks.base.rows import as_rows
+from lacuna.tasks.classification.reader import label_set
+from lacuna.tasks.multiple_choice.task import find_reading, read_labels, read_problem
 from lacuna.tasks.predict.inference import open_predictor
 from lacuna.tasks.predict.predictor import PredictionArguments, Predictor, check_rows, predict
+from lacuna.tasks.question_answering.reader import read_questions
 from lacuna.training import use_all_cores
 
+SCORED = ("single_label_classification", "multi_label_classification", "token_classification", "multiple_choice")
+QUESTIONS = "question_answering"
+COLUMNS = ("context_column", "question_column", "choices_columns", "label_column")  # of multiple choice
 
-def open_classifier(arguments: ExportArguments, model: str, revision: str | None = None) -> Predictor:
-    """What answers the rows of --eval_file; InputError where it has not one label for a row or a token."""
+
+def open_tuned(arguments: ExportArguments, model: str, revision: str | None = None) -> Predictor:
+    """What answers the rows of --eval_file; InputError where an answer cannot be right or wrong."""
     asked: dict[str, Any] = {"model": model, "input": arguments.eval_file or "", "output": "answers.jsonl"}
     asked |= {"trust_remote_code": arguments.trust_remote_code, "revision": revision}
     predictor = open_predictor(PredictionArguments(**asked))
     known = predictor.settings.get("problem_type", predictor.settings.get("name"))
-    if known not in ("single_label_classification", "token_classification") or arguments.format != "onnx":
+    if known not in (*SCORED, QUESTIONS) or arguments.format != "onnx":
         raise InputError(
-            "--eval_file is for taggers, classifiers with one label a row, and --format onnx: leave it out"
+            "--eval_file is for models fine-tuned to classify texts or tokens, to choose or to answer questions, and "
+            "for --format onnx: leave it out"
         )
     return predictor
 
 
-def accuracy(predictor: Predictor) -> float:
-    """Share of the rows of --eval_file, or of their tokens, that are labelled as they were."""
-    rows = read_labelled(predictor.arguments.input)
-    check_rows(predictor, rows)
-    label = predictor.settings.get("label_column") or predictor.settings["tags_column"]
+def score(predictor: Predictor) -> tuple[str, float]:
+    """Name of the metric, and the share of the rows of --eval_file, or of their tokens, that are answered rightly."""
+    records = read_labelled(predictor.arguments.input)
+    check_rows(predictor, records)
+    settings, found, rows = predictor.settings, list(predict(predictor, records)), as_rows(records, part="eval")
+    if settings.get("name") == QUESTIONS:
+        wanted = [question.answers or ("",) for question in read_questions(rows)]
+        pairs = zip(found, wanted, strict=True)
+        return "exact match", fmean(best_over_answers(exact_match, row["prediction"], texts) for row, texts in pairs)
+    label = settings.get("label_column") or settings["tags_column"]
     if label not in rows[0].fields:
         raise InputError(f"--eval_file {predictor.arguments.input} has no column {label!r}, which held the labels")
+    if settings.get("name") == "multiple_choice":
+        columns: dict[str, Any] = {name: settings.get(name) for name in COLUMNS}
+        problems = [read_problem(row, **columns) for row in rows]
+        numbers = read_labels(problems, reading=find_reading(problems))
+        return "accuracy", fmean(row["prediction_number"] == one for row, one in zip(found, numbers, strict=True))
     right: list[bool] = []
-    for row in predict(predictor, rows):
-        wanted, found = row[label], row.get("predicted_tags", row["prediction"])
-        pairs = zip(wanted, found, strict=True) if isinstance(wanted, list) else [(wanted, found)]
-        right += [str(one) == str(other) for one, other in pairs]
-    return sum(right) / len(right)
+    for row, answered in zip(rows, found, strict=True):
+        given, answer = row.fields[label], answered.get("predicted_tags", answered["prediction"])
+        if settings.get("problem_type") == "multi_label_classification":
+            right.append(set(label_set(row, label, separator=settings.get("label_separator"))) == set(answer))
+        else:
+            of_tokens = zip(given, answer, strict=True) if isinstance(given, list) else [(given, answer)]
+            right += [str(one) == str(other) for one, other in of_tokens]
+    return "accuracy", fmean(right)
 
 
 def main(words: Sequence[str] | None = None) -> str:
@@ -62,7 +86,7 @@ def main(words: Sequence[str] | None = None) -> str:
     use_all_cores()
     before = None
     if arguments.eval_file:
-        before = accuracy(open_classifier(arguments, arguments.model, arguments.revision))
+        before = score(open_tuned(arguments, arguments.model, arguments.revision))[1]
     print(f"exporting {arguments.model} as {arguments.format}; this can take a minute", flush=True)
     found = export_model(arguments, open_text(TextArguments(data=arguments.data)).texts())
     print(
@@ -73,9 +97,10 @@ def main(words: Sequence[str] | None = None) -> str:
     if arguments.format == "gguf" and "ForCausalLM" not in found["model"] and "For" in found["model"]:
         print("llama.cpp takes the encoder, for vectors of texts: the head of the model is not in model.gguf")
     if before is not None:
-        after = accuracy(open_classifier(arguments, arguments.output_dir))
-        print(f"accuracy on {arguments.eval_file}: {before:.4f} before, {after:.4f} now")
-        found |= {"eval_file": arguments.eval_file, "accuracy_before": before, "accuracy": after}
+        metric, after = score(open_tuned(arguments, arguments.output_dir))
+        print(f"{metric} on {arguments.eval_file}: {before:.4f} before, {after:.4f} now")
+        name = metric.replace(" ", "_")
+        found |= {"eval_file": arguments.eval_file, f"{name}_before": before, name: after}
         write_text(Path(arguments.output_dir, "export_check.json"), json.dumps(found, indent=2) + "\n")
     files = sorted(Path(arguments.output_dir).iterdir())
     size = sum(path.stat().st_size for path in files) / 1e6

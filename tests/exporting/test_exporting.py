@@ -15,6 +15,9 @@ from lacuna import modeling
 from lacuna.common.errors import CorruptCheckpointError, InputError, StorageError
 from lacuna.exporting import ExportArguments, export_model, formats
 from lacuna.modeling import LacunaConfig
+from lacuna.recipes import export_model as export_recipe
+from lacuna.tasks.predict.predictor import PredictionArguments, Predictor
+from lacuna.tasks.question_answering.reader import flat_rows
 from lacuna.tokenization import adapt_tokenizer, save_tokenizer, train_bpe
 
 TEXTS = [
@@ -317,6 +320,48 @@ def test_the_tokens_that_a_tagger_gets_right_are_counted(saved, run_recipe, tmp_
     code, said = run_recipe("export_model", "--model", folder, *more)
     check = json.loads((tmp_path / "onnx" / "export_check.json").read_text())
     assert code == 0 and check["accuracy_before"] == check["accuracy"] == 0.75, said
+
+
+def answering(answers: list[dict[str, Any]], rows: Path, **settings: Any) -> Any:
+    """What gives these answers, one after the other, to the rows of a file."""
+
+    class Told(Predictor):
+        columns = tuple(answers[0])
+
+        def choose_columns(self, row: Any) -> None: ...
+
+        def expand(self, row: Any) -> Any:
+            return flat_rows(row)
+
+        def read(self, row: Any) -> str:
+            return "alike"
+
+        def answer(self, given: Any) -> Any:
+            return iter(answers)
+
+    return Told(settings=settings, arguments=PredictionArguments(input=str(rows), output="a.jsonl"))
+
+
+def test_answers_are_right_that_are_labelled_so(tmp_path: Path) -> None:
+    """Counted by hand: two of three choices, one of two sets of labels, two of three questions."""
+    rows = tmp_path / "rows.jsonl"
+
+    def score(answers: list[dict[str, Any]], records: list[dict[str, Any]], **settings: Any) -> Any:
+        rows.write_text("".join(json.dumps(record) + "\n" for record in records))
+        return export_recipe.score(answering(answers, rows, **settings))
+
+    choices = [{"ask": "Who?", "some": ["he", "she"], "right": letter} for letter in "ABB"]
+    names = {"question_column": "ask", "choices_columns": ["some"], "label_column": "right"}
+    found = [{"prediction": "he", "prediction_number": 0}] * 2 + [{"prediction": "she", "prediction_number": 1}]
+    assert score(found, choices, name="multiple_choice", **names) == ("accuracy", pytest.approx(2 / 3))
+    sets = [{"kinds": "b|a"}, {"kinds": "a|c"}]
+    several = {"problem_type": "multi_label_classification", "label_column": "kinds", "label_separator": "|"}
+    assert score([{"prediction": ["a", "b"]}, {"prediction": ["a"]}], sets, **several) == ("accuracy", 0.5)
+    context = {"question": "Where?", "context": "In the house."}
+    there = {"answers": {"text": ["the house", "In the house"], "answer_start": [3, 0]}}
+    questions = [{**context, **there}, {**context, "answers": []}, {**context, **there}]
+    found = [{"prediction": text} for text in ("in the house", "", "In")]
+    assert score(found, questions, name="question_answering") == ("exact match", pytest.approx(2 / 3))
 
 
 @pytest.mark.slow
