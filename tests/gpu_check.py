@@ -168,8 +168,8 @@ def _sharded(device: torch.device, optimizer: str) -> str:
                 fsdp.shard(model, device=device)
         optimizers = OPTIMIZERS[optimizer].make(model, TrainingArguments(optimizer=optimizer, max_steps=4))
         for _ in range(3):
-            model(**batch_of("decoder", device), skip_logits=True).loss.backward()
-            update(model, optimizers, max_norm=1.0, loss_scale=1.0)
+            (loss := model(**batch_of("decoder", device), skip_logits=True).loss).backward()
+            update(model, optimizers, loss=loss.detach(), max_norm=1.0, loss_scale=1.0)
         weights.append(fsdp.full_model_state(model))
     return within(weights[1], weights[0], TOLERANCES[torch.float32]).replace("gradients", "weights")
 

@@ -154,8 +154,10 @@ def _train_step(run: Run, stage: Stage, loader: Iterator[Any], window: Window) -
         group["lr"] = rate * group.get("rate_scale", 1.0)
     batches = [next(loader) for _ in range(stage.batch_size // (accelerator.num_processes * stage.micro_batch_size))]
     parts, tokens = _gradients(run, stage, batches)
-    grad_norm = update(run.bare, run.optimizers, max_norm=arguments.max_grad_norm, loss_scale=run.loss_scale)
-    _watch(run, stage, float(accelerator.reduce(parts["loss"], "sum")), grad_norm)
+    summed = accelerator.reduce(parts["loss"], "sum")
+    how = {"max_norm": arguments.max_grad_norm, "loss_scale": run.loss_scale}
+    loss, grad_norm = update(run.bare, run.optimizers, loss=summed, **how)
+    _watch(run, stage, loss, grad_norm)
     if accelerator.is_main_process:
         run.throughput.see(stage.work, batches[0], rows=stage.batch_size)
     progress.step += 1
@@ -197,7 +199,7 @@ def _gradients(run: Run, stage: Stage, batches: list[dict[str, Tensor]]) -> tupl
         # DDP averages gradients over processes.
         backward=lambda loss: accelerator.backward(loss * (accelerator.num_processes * run.loss_scale)),
         micro_step=micro_step,
-        over_processes=over_processes,
+        over_processes=over_processes if accelerator.num_processes > 1 else None,
     )
 
 

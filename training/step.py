@@ -34,7 +34,7 @@ def step(
         micro_batches: as the work collates them, on the host.
         backward: makes gradients of the loss of a micro-batch.
         micro_step: number -> entered for forward and backward of this micro-batch.
-        over_processes: counts of this process -> their sums over all, on the device; by default this process is alone.
+        over_processes: counts of this process -> their sums over all, on the device; None: this process is alone.
 
     Returns this process's share of the loss ("loss") and of other metrics; tokens of all processes, without padding.
     """
@@ -46,9 +46,11 @@ def step(
             counts[name] = counts.get(name, 0) + count
         mask = batch.get("attention_mask")
         tokens += batch["input_ids"].numel() if mask is None else int(mask.sum())
-    local = [*counts.values(), tokens]
-    *totals, sum_of_tokens = torch.tensor(local, device=device) if over_processes is None else over_processes(local)
-    all_tokens = int(sum_of_tokens)  # asked for now, while a GPU has nothing to do, it waits for nobody
+    if over_processes is None:
+        totals, all_tokens = torch.tensor([*counts.values()]).to(device, non_blocking=True).unbind(), tokens
+    else:
+        *totals, sum_of_tokens = over_processes([*counts.values(), tokens])
+        all_tokens = int(sum_of_tokens)
     # A step without a single target of a kind divides zero by one.
     num_targets = {name: total.clamp(min=1) for name, total in zip(counts, totals, strict=True)}
     parts: dict[str, Tensor] = {}
@@ -61,11 +63,16 @@ def step(
     return parts, all_tokens
 
 
-def update(model: nn.Module, optimizers: list[Any], *, max_norm: float, loss_scale: float) -> float:
+def update(
+    model: nn.Module, optimizers: list[Any], *, loss: Tensor, max_norm: float, loss_scale: float
+) -> tuple[float, float]:
     """Clip the gradients to a norm (0: do not), make the optimizers' step, and clear the gradients.
 
-    `loss_scale`: what the loss was multiplied by, and gradients are divided by first. Returns the norm that they have
-    then, over all weights and the same on all processes. Where it is not finite, no process has made the step.
+    `loss`: over all processes, a scalar; `loss_scale`: what it was multiplied by, and gradients are divided by first.
+
+    Returns the loss, and the norm that the gradients have then, over all weights and the same on all processes. Where
+    it is not finite, no process has made the step. Both are read before the optimizers work: the host waits for a GPU
+    here and nowhere else in a step, and prepares the next one while they do.
     """
     weights = [weight for weight in model.parameters() if weight.grad is not None]
     gradients = [weight.grad for weight in weights if weight.grad is not None]
@@ -74,8 +81,8 @@ def update(model: nn.Module, optimizers: list[Any], *, max_norm: float, loss_sca
     norm = nn.utils.get_total_norm(gradients)
     if max_norm:
         nn.utils.clip_grads_with_norm_(weights, max_norm, norm)
-    found = float(norm)  # the one number of a step that the host waits for
-    if math.isfinite(found):
+    found = float(loss), float(norm)
+    if math.isfinite(found[1]):
         for optimizer in optimizers:
             optimizer.step()
     for optimizer in optimizers:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -150,10 +151,13 @@ def test_masks_that_nobody_looks_at_say_the_same(shape: str, head: str, implemen
         torch.testing.assert_close(one, other)
 
 
+BOTH = {"_local_scalar_dense": 2}
+
+
 @pytest.mark.parametrize("loss_scale", [1.0, 1024.0])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_an_update_asks_for_one_number(optimizer: str, loss_scale: float) -> None:
-    """The norm of the gradients, and it has to: a step that is not finite is not made."""
+def test_an_update_waits_once(optimizer: str, loss_scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For loss and norm, and it has to: a step that is not finite is not made. Nobody waits for the optimizers."""
 
     class Asked(TorchDispatchMode):
         def __init__(self) -> None:
@@ -164,14 +168,21 @@ def test_an_update_asks_for_one_number(optimizer: str, loss_scale: float) -> Non
             self.names[func.overloadpacket.__name__] += func.overloadpacket.__name__ in WAITING
             return func(*args, **(kwargs or {}))
 
+    def step_after(step: Any, asked: Asked) -> None:
+        assert +asked.names == BOTH, "an optimizer worked before the host had read what it waits for"
+        step()
+
     model = model_for("clm")
     optimizers = OPTIMIZERS[optimizer].make(model, TrainingArguments(optimizer=optimizer, max_steps=4))
     ids = torch.randint(5, 72, (4, 12))
     for _ in range(2):
-        model(input_ids=ids, labels=ids).loss.backward()
+        (loss := model(input_ids=ids, labels=ids).loss).backward()
         with Asked() as asked:
-            update(model, optimizers, max_norm=1.0, loss_scale=loss_scale)
-        assert +asked.names == {"_local_scalar_dense": 1}
+            for made in optimizers:
+                monkeypatch.setattr(made, "step", partial(step_after, made.step, asked))
+            update(model, optimizers, loss=loss.detach(), max_norm=1.0, loss_scale=loss_scale)
+        assert +asked.names == BOTH
+        monkeypatch.undo()
 
 
 @pytest.mark.parametrize(

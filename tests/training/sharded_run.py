@@ -137,8 +137,11 @@ def train(job: Job, folder: Path) -> None:
                 poisoned = job.poison == rank and step == job.last - 1
                 accelerator.backward(loss * (math.inf if poisoned else count))
             total += loss.detach()
-        norms.append(update(bare, optimizers, max_norm=job.max_norm, loss_scale=1.0))
-        losses.append(float(accelerator.reduce(total, "sum")))
+        summed = accelerator.reduce(total, "sum")
+        for kept, number in zip(
+            (losses, norms), update(bare, optimizers, loss=summed, max_norm=job.max_norm, loss_scale=1.0), strict=True
+        ):
+            kept.append(number)
     finish(job, folder, accelerator, bare, optimizers, {"loss": losses, "norm": norms})
 
 
