@@ -32,7 +32,8 @@ from typing import Any
 os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
 
 TASKS = ("classification", "question_answering", "token_classification", "multiple_choice", "seq2seq", "embeddings")
-ROWS = ("data", "eval_data", "train_file", "eval_file", "unlabelled_file", "input")
+ROWS = ("data", "eval_data", "for", "for_file", "train_file", "eval_file", "unlabelled_file", "input")
+ROWS += ("validation_file", "test_file")
 COMMANDS = {name: name for name in ("train_tokenizer", "prepare_corpus", "pretrain", "distill", "predict")}
 COMMANDS |= {f"finetune_{task}": f"finetune_{task}" for task in TASKS}
 COMMANDS |= {"plan": "plan_run", "evaluate": "evaluate_language_model", "inspect": "inspect_model"}
@@ -153,7 +154,7 @@ def _call(command: str, options: dict[str, Any]) -> Result:
     from lacuna.common.errors import called
     from lacuna.common.files import release
 
-    recipe, before, kept = _recipe(command), sys.argv, dict[str, str]()
+    recipe, before, kept = _recipe(command), sys.argv, {"(--help lists": f"(lacuna.help({command!r}) lists"}
     words = [word for name, value in options.items() for word in _words(name, value, kept)]
     sys.argv = [f"lacuna {command}", *words]  # for run.json and messages
     try:
@@ -166,6 +167,7 @@ def _call(command: str, options: dict[str, Any]) -> Result:
 
 def _words(name: str, value: Any, kept: dict[str, str]) -> Iterator[str]:
     """An option as words of a command line; none for None. `kept` gets the files of rows, and what they are called."""
+    from lacuna.common.aliases import as_words
     from lacuna.common.options import Arguments
 
     value = _rows_of(name, value)
@@ -174,8 +176,8 @@ def _words(name: str, value: Any, kept: dict[str, str]) -> Iterator[str]:
         value = _kept(value)
         kept[str(value)] = name
     if isinstance(value, list | tuple):
-        yield f"--{name}"
-        yield from (os.fspath(each) if isinstance(each, os.PathLike) else str(each) for each in value)
+        words = [os.fspath(each) if isinstance(each, os.PathLike) else str(each) for each in value]
+        yield from as_words(name, words)
     elif value is not None or name not in Arguments.known_options():  # a name that is unknown is told
         yield f"--{name}={os.fspath(value) if isinstance(value, os.PathLike) else value}"
 
@@ -191,7 +193,7 @@ def _rows_of(name: str, value: Any) -> Any:
         value = list(value)
     elif hasattr(value, "tolist") and not hasattr(value, "columns"):  # of NumPy, or a column of a frame
         value = value.tolist()
-    if isinstance(value, dict):  # columns
+    if isinstance(value, dict) and name in ROWS:  # columns
         lists = [each for each in value.values() if isinstance(each, Sized) and not isinstance(each, str)]
         if len(lists) < len(value) or len({*map(len, lists)}) != 1:
             raise InputError(f"{name} is a dict, and its columns are not lists of one length")
@@ -202,10 +204,10 @@ def _rows_of(name: str, value: Any) -> Any:
         for number, row in enumerate(value, start=1):
             if not isinstance(row, str | dict | os.PathLike):
                 raise InputError(f"{name}, row {number} is {row!r}: give texts or dicts")
+        if all(_is_text(each, anything=name == "input") for each in value):
+            value = [{"text": text} for text in value]
     if name == "input" and isinstance(value, str) and " " in value and not os.path.exists(value):
         raise InputError(f"input is a text: give a list of them, as in [{value[:40]!r}]")
-    if isinstance(value, list | tuple) and all(_is_text(each, anything=name == "input") for each in value):
-        value = [{"text": text} for text in value]
     return value
 
 

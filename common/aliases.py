@@ -87,6 +87,13 @@ REFUSED = {
 _YES, _NO = ("", "true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
+def as_words(name: str, values: Sequence[str]) -> list[str]:
+    """An option and its values as words of a command line, where no value is taken for another option."""
+    if any(value.startswith("--") for value in values):
+        return [f"--{name}={value}" for value in values]
+    return [f"--{name}", *values]
+
+
 def translate(
     options: Sequence[tuple[str, list[str]]], known: Container[str], *, together: Mapping[str, list[str]] | None = None
 ) -> tuple[list[str], list[str]]:
@@ -111,9 +118,9 @@ def translate(
             raise InputError("--push_to_hub needs a name, as in --push_to_hub OWNER/NAME")
         if name in VALUES and name in known:
             kept = [each for each in (VALUES[name].get(value, value) for value in values) if each]
-            words += [f"--{name}", *kept] if kept else []
+            words += as_words(name, kept) if kept else []
         elif name in known:
-            words += [f"--{name}", *values]
+            words += as_words(name, values)
         elif target := next((each for each in SAME.get(name, ()) if each in known), None):
             ours = [f"--{target}", *(VALUES.get(name, {}).get(value, value) for value in values)]
             if name == "metric_for_best_model":
@@ -136,7 +143,7 @@ def translate(
                     "step, and --micro_batch_size, which is that of a forward pass"
                 )
         else:
-            words += [f"--{name}", *values]
+            words += as_words(name, values)
         if ours is not None:
             words += ours
             said.append(f"{shown} is {' '.join(ours) or 'nothing'} here")

@@ -34,6 +34,11 @@ class _Parser(HfArgumentParser):
         message = re.sub(r"argument (--\w+)(/--[\w-]+)*", r"\1", message)  # one spelling of it
         raise InputError(f"{message} (--help lists the options)")
 
+    def _parse_optional(self, arg_string: str) -> Any:
+        """Only what is the name of an option is one: all else, as -1 or -- in a text, is a value."""
+        known = arg_string.partition("=")[0] in self._option_string_actions
+        return super()._parse_optional(arg_string) if known else None
+
     @staticmethod
     def _parse_dataclass_field(parser: Any, field: dataclasses.Field) -> None:
         plain = copy.copy(field)

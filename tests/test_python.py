@@ -172,6 +172,26 @@ def test_rows_in_memory_are_called_by_their_name(run: lacuna.Result) -> None:
         lacuna.finetune("classification", model=run, train_file=rows, output_dir="nowhere")
 
 
+@pytest.mark.parametrize(
+    "texts", [["-1", "--x", "plain"], ["--a text", "another text"], ["- one"], "-- a text", "--x"]
+)
+def test_texts_that_begin_with_dashes_or_hold_blanks_arrive_as_they_are(texts: Any) -> None:
+    from lacuna.common.command_line import parse_arguments
+    from lacuna.tasks.classification.reader import ClassificationArguments
+
+    words = [*lacuna._words("label_names", texts, {}), *lacuna._words("text_column", "--column", {})]
+    (found,) = parse_arguments((ClassificationArguments,), words)
+    assert found.label_names == ([texts] if isinstance(texts, str) else texts) and found.text_column == "--column"
+
+
+def test_texts_to_look_at_are_no_rows_and_a_mistake_names_the_help(run: lacuna.Result, home: Path) -> None:
+    lacuna.inspect(model=run, text=["the river is old", "the river is deep"], output_dir=home / "page")
+    page = (home / "page" / "inspection.html").read_text(encoding="utf-8")
+    assert "the river is old" in page and ".jsonl" not in page
+    with pytest.raises(InputError, match=r"\(lacuna.help\('pretrain'\) lists the options\)"):
+        lacuna.pretrain(data=TEXTS, bach_size=4)
+
+
 def test_help_and_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", sys.argv)  # which the command sets for good
     lacuna.help("finetune_classification")
