@@ -60,7 +60,9 @@ class Layout:
             if not found[name] and not given.get(column.instead):
                 fitting = free(name)
                 found[name] = next((one for one in self._names(name, found, fitting) if one in fitting), None)
+        by_name = {**found}
         self.by_content(rows, found, free)
+        _check_names(rows, {name: str(one) for name, one in found.items() if one and not by_name[name]})
         missing = {
             f"--{name}": column.what
             for name, column in self.columns.items()
@@ -87,6 +89,17 @@ class Layout:
         if name == first:
             return [*(one for one, others in pairs.items() if found.get(second) or {*others} & {*fitting}), *names]
         return names
+
+
+def _check_names(rows: Sequence[Row], guessed: Mapping[str, str]) -> None:
+    """Refuse a table whose first line is a row: a column that no name told is called as one of its values, or long."""
+    again = any(row.fields.get(one) == one for row in rows[:SAMPLE] for one in guessed.values())
+    if guessed and rows[0].below_names and (again or rows[0].unnamed(guessed.values())):
+        ours = " ".join(f"--{name} '{one}'" for name, one in guessed.items())
+        raise InputError(
+            f"{rows[0].where}: the first line looks like data and not like names: {[*rows[0].fields]}. Name the "
+            f"columns with --column_names; or, if these are their names, say {ours}"
+        )
 
 
 def names_in(value: Any) -> list[str]:

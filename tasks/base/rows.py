@@ -50,12 +50,17 @@ class Row:
         """Columns, for a message; with a hint for .csv and .tsv, of which the first line may hold no names."""
         names = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in columns]
         asked = "does the first line hold names? If not, name the columns with --column_names"
-        hint = self.unnamed() or (asked if _NAMED_BY_FIRST_LINE.search(self.where) else "")
+        hint = self.unnamed() or (asked if self.below_names else "")
         return f"{names} ({hint})" if hint else f"{names}"
 
-    def unnamed(self) -> str:
+    @property
+    def below_names(self) -> bool:
+        """Whether it is of a .csv or .tsv whose first line was taken for the names of columns."""
+        return bool(_NAMED_BY_FIRST_LINE.search(self.where))
+
+    def unnamed(self, columns: Iterable[str] | None = None) -> str:
         """A hint where the first line of a table looks like data and not like names of columns; else empty."""
-        for name in self.fields if _NAMED_BY_FIRST_LINE.search(self.where) else ():
+        for name in (columns or self.fields) if self.below_names else ():
             if len(name) > _LONGEST_NAME or len(name.split()) > _MOST_WORDS or as_number(name) is not None:
                 return "the first line looks like data and not like names: name the columns with --column_names"
         return ""

@@ -77,6 +77,24 @@ def test_labels_before_texts_are_learned(model: Path, tmp_path: Path, run_recipe
     assert code == 2 and "train.txt:2: no text after the label" in said
 
 
+def test_a_first_line_that_is_a_row_is_not_lost(model: Path, tmp_path: Path, run_recipe: Any) -> None:
+    train = tmp_path / "rows.csv"
+    train.write_text(
+        "".join(f"{'good' if i % 2 else 'bad'} river {i},{'yes' if i % 2 else 'no'}\n" for i in range(24))
+    )
+    words = ["--model", model, "--train_file", train, "--dry_run", "--output_dir", tmp_path / "out"]
+    code, said = run_recipe("finetune_classification", *words)
+    assert code == 2 and "rows.csv:2: the first line looks like data and not like names: ['bad river 0', 'no']" in said
+    assert "--column_names; or, if these are their names, say --text_column 'bad river 0' --label_column 'no'" in said
+    code, said = run_recipe("finetune_classification", *words, "--column_names", "text,label")
+    assert code == 0, said
+    code, said = run_recipe("finetune_classification", *words, "--text_column", "bad river 0", "--label_column", "no")
+    assert code == 0, said
+    train.write_text("remark,mood\n" + train.read_text())  # names that nobody knows are names
+    code, said = run_recipe("finetune_classification", *words)
+    assert code == 0, said
+
+
 def test_texts_of_such_files_are_pretrained_on(tmp_path: Path) -> None:
     train, cola = tmp_path / "train.txt", tmp_path / "cola.tsv"
     train.write_bytes("".join(f"{'A' if i % 2 else 'B'} caf\u00e9 {i}\n" for i in range(8)).encode("latin-1"))
