@@ -87,6 +87,12 @@ REFUSED = {
 _YES, _NO = ("", "true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
+def understood(known: Container[str]) -> list[str]:
+    """Names of transformers that mean something to a recipe with these options."""
+    same = [name for name, ours in SAME.items() if any(each in known for each in ours)]
+    return [*same, *SWITCHES, *NEEDLESS, "per_device_train_batch_size", "gradient_accumulation_steps"]
+
+
 def as_words(name: str, values: Sequence[str]) -> list[str]:
     """An option and its values as words of a command line, where no value is taken for another option."""
     if any(value.startswith("--") for value in values):

@@ -17,7 +17,7 @@ import yaml
 from transformers import HfArgumentParser
 from transformers.utils import logging as transformers_logging
 
-from .aliases import translate
+from .aliases import translate, understood
 from .errors import InputError, StoppedError
 from .files import release
 from .options import ESSENTIALS, Arguments, Numbers, names_of
@@ -121,7 +121,8 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     """An unknown option, and where it belongs: to other recipes, or to the nearest known name."""
     if name in Arguments.known_options():
         return f"'--{name}': it belongs to other recipes"
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.66)
+    usual = difflib.get_close_matches(name, understood(known), n=1, cutoff=0.85)  # only where it is all but typed
+    close = difflib.get_close_matches(name, [*known, *usual], n=1, cutoff=0.66)
     return f"'--{name}' (did you mean '--{close[0]}'?)" if close else f"'--{name}'"
 
 

@@ -95,3 +95,14 @@ def test_no_name_is_suggested_that_is_not_near() -> None:
     for name in ("device_count", "xyzzy", "num_proc"):
         with pytest.raises(InputError, match=rf"unknown option '--{name}' \(--help lists"):
             parse_arguments((ModelArguments, TrainingArguments), [f"--{name}", "1"])
+
+
+def test_a_slip_in_a_name_of_transformers_gets_that_name() -> None:
+    for slip, near in (
+        ("per_device_trian_batch_size", "per_device_train_batch_size"),
+        ("do_trian", "do_train"),
+        ("num_train_epoch", "num_train_epochs"),
+        ("max_epoch", "max_epochs"),
+    ):
+        with pytest.raises(InputError, match=rf"unknown option '--{slip}' \(did you mean '--{near}'\?\)"):
+            parse_arguments((ModelArguments, TrainingArguments), [f"--{slip}", "1"])
