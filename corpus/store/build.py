@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -29,6 +28,7 @@ from lacuna.common.files import cache_folder, locked, sha256, sync, write_text
 from lacuna.common.private import shown
 
 from ..arguments import CorpusArguments, StoreArguments
+from ..read.streams import say_once
 from ..read.text import Document, Text, open_text
 from .encoding import token_dtype
 from .pieces import BUILD, KEPT, SUFFIX, TOKENIZER, BuildOptions, Piece, TextPiece, make_pieces
@@ -105,10 +105,9 @@ def _with_held_out(store: TokenStore, arguments: CorpusArguments, tokenizer: Any
     text = open_text(replace(arguments, data=arguments.eval_data, corpus=None, for_file=[]))
     held_out = _cached_store(text, tokenizer, store.tokenizer_fingerprint)
     if shared := store.shared_documents(held_out):
-        warnings.warn(
-            f"{shared:,} of the {held_out.num_documents:,} documents of --eval_data are in the training text too: "
-            "what is measured on them says nothing about new text",
-            stacklevel=2,
+        say_once(
+            f"warning: {shared:,} of the {held_out.num_documents:,} documents of --eval_data are in the training text "
+            "too: what is measured on them says nothing about new text"
         )
     return store.before(held_out)
 
