@@ -96,7 +96,7 @@ CLASSIFICATION = Layout(
     },
     pairs=(
         "sentence1 sentence2, text1 text2, text_a text_b, premise hypothesis, question1 question2, "
-        "question sentence, text text_pair"
+        "question sentence, text text_pair, sentence_a sentence_b, sentence_A sentence_B"
     ),
     by_content=_longest_text,
 )

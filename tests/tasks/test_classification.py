@@ -52,6 +52,7 @@ def task(tokenizer, rows=ROWS, eval_rows=(), seed=0, **options) -> Classificatio
     [
         ({"sentence": "x y", "label": 1}, ("sentence", None, "label")),
         ({"idx": 3, "sentence1": "x", "sentence2": "y", "label": "a"}, ("sentence1", "sentence2", "label")),
+        ({"sentence_B": "y", "sentence_A": "x", "label": "a"}, ("sentence_A", "sentence_B", "label")),
         ({"premise": "x", "hypothesis": "y", "gold_label": "a"}, ("premise", "hypothesis", "gold_label")),
         ({"name": "x", "utterance": "a much longer text", "class": "b"}, ("utterance", None, "class")),
         ({"phrase": "some words", "mood": "+"}, ("phrase", None, "mood")),
