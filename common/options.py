@@ -19,6 +19,14 @@ class Arguments:
         own: set[str] = {name for each in fields(cls) for name in names_of(each)} if is_dataclass(cls) else set()
         return own.union(*(kind.known_options() for kind in cls.__subclasses__()))
 
+    def check_steps(self, *names: str) -> None:
+        """Refuse options that are neither a number of steps nor a share of the run. Raises InputError."""
+        check_range(self, *names, at_least=0)
+        for name in names:
+            value = getattr(self, name)
+            if value > 1 and value != int(value):
+                raise InputError(f"--{name} counts steps, or is a share of the run below 1, got {value}")
+
 
 def names_of(option: Field) -> list[str]:
     """What an option is called on the command line and in YAML: the name of its field, and perhaps another."""

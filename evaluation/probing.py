@@ -1,8 +1,9 @@
-"""Probes: what a model knows while it is pretrained, scored at every evaluation of the run."""
+"""Probes: what a model knows while it is pretrained, scored at its evaluations or at steps of their own."""
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +18,36 @@ from .minimal_pairs import group_pairs, measure_minimal_pairs
 
 SAMPLES = "samples.jsonl"
 NEW_TOKENS = 24
+_probe = partial(option, group="probes", advanced=True)
 
 
 @dataclass
 class ProbeArguments(Arguments):
-    """What to ask the model at every evaluation, beside its held-out loss."""
+    """What to ask the model while it learns, beside its held-out loss, and when."""
 
-    probe: list[str] = option(
+    probe: list[str] = _probe(  # noqa: RUF009
         [],
-        "Minimal pairs that are scored at every --eval_steps: .jsonl files or folders as BLiMP comes.",
-        group="probes",
-        advanced=True,
+        "Minimal pairs that are scored at every --probe_steps: .jsonl files or folders as BLiMP comes.",
         metavar="PATH",
     )
-    probe_examples: int = option(5, "Pairs of each paradigm that --probe takes.", group="probes", advanced=True)
-    probe_prompts: str | None = option(
+    probe_examples: int = _probe(5, "Pairs of each paradigm that --probe takes.")
+    probe_steps: float = _probe(
+        0,
+        "Steps from one time that --probe and --probe_prompts are asked to the next; below 1, a fraction of the run; "
+        "0: at every --eval_steps. They are asked at the end in any case.",
+    )
+    probe_prompts: str | None = _probe(
         None,
         "File with a prompt a line, for an encoder with [MASK] in it; what the model makes of them at every "
-        "--eval_steps is added to samples.jsonl.",
-        group="probes",
-        advanced=True,
+        "--probe_steps is added to samples.jsonl.",
         metavar="FILE",
     )
 
     def __post_init__(self) -> None:
         check_range(self, "probe_examples", at_least=1)
+        self.check_steps("probe_steps")
+        if self.probe_steps and not (self.probe or self.probe_prompts):
+            raise InputError("--probe_steps says when --probe and --probe_prompts are asked: give one of them with it")
 
 
 class Probe:
@@ -60,7 +66,7 @@ class Probe:
         Raises InputError: it is another model, there is no pair, or a prompt that cannot be asked.
         """
         kind = find_kind(model.config, architecture=type(model).__name__)
-        self.tokenizer, self.pairs = tokenizer, {}
+        self.tokenizer, self.pairs, self.steps = tokenizer, {}, arguments.probe_steps
         if arguments.probe:
             self.pairs = group_pairs(rows=rows, max_examples=arguments.probe_examples)
         self.baseline = {"minimal_pairs": 0.5} if self.pairs else {}

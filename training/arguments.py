@@ -197,7 +197,8 @@ class TrainingArguments(Arguments):
             self.learning_rate = OPTIMIZERS[self.optimizer].learning_rate
         check_range(self, "eval_batch_size", "max_steps", "max_minutes", "max_tokens", "max_epochs", above=0)
         check_range(self, "max_bad_steps", "learning_rate", "logging_steps", "keep_checkpoints", above=0)
-        check_range(self, "warmup_steps", "weight_decay", "max_grad_norm", "eval_steps", "save_steps", at_least=0)
+        check_range(self, "warmup_steps", "weight_decay", "max_grad_norm", at_least=0)
+        self.check_steps("eval_steps", "save_steps")
         check_range(self, "save_minutes", "hang_timeout", "num_workers", "early_stopping_patience", at_least=0)
         check_range(self, "micro_batch_size", at_least=1)
         check_range(self, "threads", at_least=1, at_most=os.cpu_count() or 1)
@@ -207,10 +208,6 @@ class TrainingArguments(Arguments):
         check_range(self, "layerwise_decay", above=0, at_most=1)
         check_range(self, "ema_decay", "adam_beta2", at_least=0, below=1)
         check_range(self, "embedding_rate", "lora_alpha", above=0)
-        for name in ("eval_steps", "save_steps"):
-            value = getattr(self, name)
-            if value > 1 and value != int(value):
-                raise InputError(f"--{name} counts steps, or is a share of the run below 1, got {value}")
         if self.push_steps and not (self.push_to_hub and self.save_steps >= 1 > self.push_steps % self.save_steps):
             raise InputError(f"--push_steps {self.push_steps} needs --push_to_hub and a --save_steps that divides it")
         if self.allow_change and not self.resume:

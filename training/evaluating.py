@@ -16,12 +16,12 @@ from .progress import ended_early
 from .run import Run
 
 
-def evaluate_and_log(run: Run) -> None:
+def evaluate_and_log(run: Run, *, probes: bool = True) -> None:
     """Evaluate, if there are held-out examples, and put the metrics into the log and `run.metrics`."""
     run.metrics, run.evaluated_at = {}, run.progress.step
     if not run.work.num_eval_examples:
         return
-    metrics = _evaluate(run, of_average=run.average is not None and run.average.is_evaluated)
+    metrics = _evaluate(run, of_average=run.average is not None and run.average.is_evaluated, probes=probes)
     run.progress.evaluation_due = metrics is None
     if metrics is None:
         return
@@ -31,6 +31,13 @@ def evaluate_and_log(run: Run) -> None:
         run.average.keep(run.bare)
     run.log.evaluation({"step": run.progress.step, **metrics})
     run.metrics = metrics
+
+
+def probe_and_log(run: Run) -> None:
+    """Ask the probe alone, at a step without an evaluation."""
+    of_average = run.average is not None and run.average.is_evaluated
+    if scores := _evaluate(run, of_average=of_average, held_out=False):
+        run.log.evaluation({"step": run.progress.step, **scores})
 
 
 def evaluate_kept(run: Run) -> None:
@@ -79,16 +86,16 @@ def check_native(run: Run) -> dict[str, float]:
 
 
 @torch.no_grad()
-def _evaluate(run: Run, *, of_average: bool) -> dict[str, float] | None:
-    """Metrics of the present weights or of the average over all held-out examples, each seen once by one process;
-    named `eval_...`. None where the run is to stop first."""
+def _evaluate(run: Run, *, of_average: bool, held_out: bool = True, probes: bool = True) -> dict[str, float] | None:
+    """Metrics of the present weights or of the average over all held-out examples, each seen once by one process, and
+    what `probes` add; named `eval_...`. None where the run is to stop first."""
 
     def go_on() -> bool:
         run.watchdog.beat()
         return run.signals.received is None
 
     accelerator, bare, work, size = run.accelerator, run.bare, run.work, run.arguments.eval_batch_size
-    rows = range(accelerator.process_index, work.num_eval_examples, accelerator.num_processes)
+    rows = range(accelerator.process_index, work.num_eval_examples * held_out, accelerator.num_processes)
     records: list[dict[str, Any]] = []
     metrics: dict[str, float] | None = None
     hidden = not accelerator.is_main_process
@@ -101,9 +108,9 @@ def _evaluate(run: Run, *, of_average: bool) -> dict[str, float] | None:
                 break
             batch = work.collate([work.eval_example(row) for row in rows[start : start + size]])
             records += work.evaluate(bare, to_device(batch, accelerator.device))
-        if all(gather_object([go_on()])):
-            metrics = work.summarize(gather_object(records))
-            if run.probe is not None:
+        if all(gather_object([go_on()])) or not held_out:  # what a probe says would be missing when the run goes on
+            metrics = work.summarize(gather_object(records)) if held_out else {}
+            if run.probe is not None and probes:
                 folder = Path(run.arguments.output_dir) if accelerator.is_main_process else None
                 metrics = {**metrics, **run.probe(bare, run.progress.step, folder)}
             metrics = {f"eval_{name}": value for name, value in metrics.items()}

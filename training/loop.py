@@ -25,7 +25,7 @@ from .arguments import TrainingArguments
 from .checkpoints.saving import save_final
 from .distributed import fsdp
 from .environment import Watchdog, bounded_memory, serve_on
-from .evaluating import check_native, evaluate_and_log, evaluate_kept
+from .evaluating import check_native, evaluate_and_log, evaluate_kept, probe_and_log
 from .optimizers.schedules import learning_rate
 from .order import MicroBatchSampler, TrainingExamples, dropout_seed
 from .progress import Window, ended_early, enter_stage, is_due, skipped_steps, stops_early
@@ -126,8 +126,11 @@ def _train(run: Run) -> None:
             window = Window(replace(progress))
         if run.saver.is_ready:
             run.await_checkpoint()
+        probes = run.probe is not None and due(run.probe.steps or arguments.eval_steps)
         if due(arguments.eval_steps) or run.done >= 1.0:
-            evaluate_and_log(run)
+            evaluate_and_log(run, probes=probes or run.done >= 1.0)
+        elif probes:
+            probe_and_log(run)
         is_last = run.done >= 1.0 or stops_early(arguments, progress)
         save = due(arguments.save_steps) or 0 < 60 * arguments.save_minutes <= progress.seconds - saved_at
         # With a checkpoint of its last step a run can be continued for longer.

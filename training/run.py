@@ -45,9 +45,10 @@ _LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "
 
 
 class Probe(Protocol):
-    """Asked at every evaluation with the model, the step and, on the main process, the output folder."""
+    """Asked while a model learns, with it, the step and, on the main process, the output folder."""
 
     baseline: dict[str, float]  # what a guess reaches, by the names of the scores
+    steps: float  # from one time to the next, below 1 a share of the run; 0: with every evaluation
 
     def __call__(self, model: Any, step: int, folder: Path | None) -> dict[str, float]: ...
 

@@ -418,3 +418,28 @@ def test_probes_change_nothing_but_the_log(home, recipe) -> None:
     assert [line["step"] for line in said] == [2, 4, 5] and all("[MASK]" not in line["text"] for line in said)
     code, said = recipe(*options_of(home, home / "none", "--objective", "denoising", *asked))
     assert code == 2 and "only encoders and decoders can be evaluated" in said and "first embeddings" not in said
+
+    options = options_of(home, home / "often", "--size", "micro", "--compile", "off", *asked, "--probe_steps", 2)
+    options[options.index("--eval_steps") + 1], options[options.index("--save_steps") + 1] = 3, 3
+    code, said = recipe(*options)
+    assert code == 0, said
+    shutil.copytree(home / "often" / "checkpoints" / "step-00000003", home / "again" / "checkpoints" / "step-00000003")
+    for name in ("run.json", "metrics.jsonl", "samples.jsonl"):
+        shutil.copy(home / "often" / name, home / "again")
+    options[options.index(home / "often")] = home / "again"
+    code, said = recipe(*options, "--resume")
+    assert code == 0 and "at step 3" in said, said
+    for name in ("often", "again"):
+        lines = [json.loads(line) for line in (home / name / "metrics.jsonl").read_text().splitlines()]
+        asked_at = {line["step"]: line["eval_minimal_pairs"] for line in lines if "eval_minimal_pairs" in line}
+        assert asked_at == {2: scores[2], 4: scores[4], 5: scores[5]}
+        assert [line["step"] for line in lines if "eval_loss" in line] == [3, 5]
+        found = load_file(home / name / "model.safetensors")
+        assert all(torch.equal(weights[0][each], found[each]) for each in found)
+    assert (home / "again" / "samples.jsonl").read_text() == (home / "probed" / "samples.jsonl").read_text()
+    for words, message in (
+        (["--probe_steps", 2], "asked: give one of them"),
+        ([*asked, "--probe_steps", 2.5], "2.5"),
+    ):
+        code, said = recipe(*options_of(home, home / "none", *words))
+        assert code == 2 and message in said and not (home / "none").exists(), said
