@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib import style
-from matplotlib.colors import PowerNorm
+from matplotlib.colors import FuncNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import functional as F
@@ -32,6 +32,7 @@ from .language_model import LanguageModel, logits_at
 MOST_TOKENS = 128  # a matrix of more could not be read, nor a page of it opened quickly
 ALTERNATIVES, NEIGHBOURS = 6, 5
 ROWS_AT_ONCE = 32
+CHARACTERS = 90  # in a line of the picture of tokens
 TEN_THOUSANDTHS = 10_000  # the page has attention weights as whole numbers of them
 BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}  # of byte-level tokenizers
 ALONE = {"self": ("Self-attention", "attentions", 0, 0)}  # title, name in the output, sides of rows and of columns
@@ -248,34 +249,50 @@ def _rounded(value: Any) -> Any:
     return round(value, 4) if isinstance(value, float) else value
 
 
-def draw_attention(
-    *, attention: Attention, rows: Sequence[str], columns: Sequence[str], path: Path, title: str
-) -> None:
-    """Draw the weights of all heads of all layers, with labels of their rows and columns."""
-    weights = attention.weights
+def compare(it: Inspection, number: int, against: Inspection) -> tuple[np.ndarray, list[str], list[str]]:
+    """How attention of a kind differs from that in another text, for tokens that belong together, and their labels."""
+    sides = [
+        (against.sides[side], it.sides[side]) for side in (it.attention[number].rows, it.attention[number].columns)
+    ]
+    (i, j), (k, m) = (np.array(align(a.ids, b.ids), dtype=int).reshape(-1, 2).T for a, b in sides)
+    before, after = (each.attention[number].weights for each in (against, it))
+    names = [[{_label(a.tokens[x]): 0, _label(b.tokens[y]): 0} for x, y in align(a.ids, b.ids)] for a, b in sides]
+    rows, columns = (["|".join(both) for both in some] for some in names)
+    return after[:, :, j][..., m] - before[:, :, i][..., k], rows, columns
+
+
+def draw_attention(*, inspection: Inspection, number: int, path: Path, against: Inspection | None = None) -> None:
+    """Draw the weights of all heads of all layers for a kind of attention, or their difference from another text."""
+    attention, what, colors, title = inspection.attention[number], "attention weight; a row adds up to 1", "Blues", ""
+    rows, columns = ([*map(_label, inspection.sides[side].tokens)] for side in (attention.rows, attention.columns))
+    weights, low, most = attention.weights, 0.0, 1.0
+    if against is not None:
+        weights, rows, columns = compare(inspection, number, against)
+        most = float(np.abs(weights).max(initial=1e-9))
+        low, what, colors, title = -most, "difference: blue more, red less", "RdBu", ", against the first text"
+    norm = FuncNorm((lambda x: np.sign(x) * np.abs(x) ** 0.5, lambda x: np.sign(x) * x**2), low, most)
     num_layers, num_heads, high, wide = weights.shape
     high, wide = high + 2, wide + 1  # with a gap above, for the name of the head, and one on the left
     padded = np.pad(weights, [(0, 0), (0, 0), (2, 0), (1, 0)], constant_values=np.nan)
     cell = max(0.105, 1.2 / wide)  # inches
     size = (1.8 + cell * num_heads * wide, 1.2 + cell * num_layers * high)
-    with _picture(path, *size, title) as axes:
+    with _picture(path, *size, f"{attention.title}{title} · {inspection.text}") as axes:
         image = padded.transpose(0, 2, 1, 3).reshape(num_layers * high, num_heads * wide)
-        drawn = axes.imshow(image, cmap="Blues", norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
+        drawn = axes.imshow(image, cmap=colors, norm=norm, interpolation="nearest")
         for layer, head in np.ndindex(num_layers, num_heads):
             name = f"layer {attention.layers[layer]}, head {head + 1}"
             axes.text(head * wide + 0.6, layer * high + 0.6, name, fontsize=7, va="center")
         across = [head * wide + 1 + place for head in range(num_heads) for place in range(len(columns))]
         down = [layer * high + 2 + place for layer in range(num_layers) for place in range(len(rows))]
-        axes.set_xticks(across, [*map(_label, columns)] * num_heads, rotation=90, fontsize=6)
-        axes.set_yticks(down, [*map(_label, rows)] * num_layers, fontsize=6)
-        axes.tick_params(length=0)
-        bar = axes.figure.colorbar(drawn, ax=axes, shrink=0.5, aspect=30, pad=0.01)
-        bar.set_label("attention weight; a row adds up to 1")
+        axes.set_xticks(across, columns * num_heads, rotation=90, fontsize=6)
+        axes.set_yticks(down, rows * num_layers, fontsize=6)
+        axes.figure.colorbar(drawn, ax=axes, shrink=0.5, aspect=30, pad=0.01).set_label(what)
 
 
-def draw_predictions(*, predictions: Sequence[Prediction], path: Path, title: str) -> None:
+def draw_predictions(*, inspection: Inspection, path: Path) -> None:
     """Draw the surprisal of each token as a bar, with what the model would have said beside it."""
-    with _picture(path, 9, 1.2 + 0.2 * len(predictions), title) as axes:
+    predictions = inspection.predictions
+    with _picture(path, 9, 1.2 + 0.2 * len(predictions), f"What the model expects · {inspection.text}") as axes:
         places, bits = range(len(predictions)), [each.bits or 0.0 for each in predictions]
         axes.barh(places, bits, color="#0072B2", height=0.75)
         axes.set_yticks(places, [_label(each.token or "what comes next") for each in predictions])
@@ -284,6 +301,39 @@ def draw_predictions(*, predictions: Sequence[Prediction], path: Path, title: st
             said = "   ".join(f"{_label(token)} {chance:.0%}" for token, chance in each.likeliest[:4])
             axes.text(bits[place] + 0.1, place, said, va="center", fontsize=7, color="#444444")
         axes.set_xlabel("surprisal in bits: long bars were not expected; beside them what the model finds likeliest")
+
+
+def draw_neighbours(*, side: Side, path: Path, text: str) -> None:
+    """Draw what each token (a row) is nearest to after each layer (a column), and how near."""
+    best = [[near[0] for near in layer] for layer in side.neighbours]
+    size = (1.5 + 0.9 * len(best), 1.4 + 0.2 * len(side.tokens))
+    with _picture(path, *size, f"What each token becomes · {text}") as axes:
+        cosines = np.transpose([[cosine for _, cosine in layer] for layer in best])
+        axes.imshow(cosines, cmap="Blues", vmin=0, vmax=1.6, aspect="auto")  # black can be read on every blue of these
+        for row, layer in np.ndindex(cosines.shape):
+            token, cosine = best[layer][row]
+            axes.text(layer, row, f"{_label(token)[:12]}  {cosine:.2f}", ha="center", va="center", fontsize=7)
+        axes.set_xticks(range(len(best)), [f"layer {layer}" for layer in range(len(best))])
+        axes.set_yticks(range(len(side.tokens)), [*map(_label, side.tokens)])
+        axes.set_xlabel("nearest token of the vocabulary, and its cosine; layer 0 is what enters layer 1")
+
+
+def draw_tokens(*, sides: Sequence[Side], path: Path) -> None:
+    """Draw how texts are cut into tokens: a word in one colour, what is added to the text in grey."""
+    boxes, line, word = list[tuple[float, int, str, str]](), 0, 0
+    for side in sides:
+        place, line = 0.0, line + 2
+        for token, special, goes_on in zip(map(_label, side.tokens), side.special, side.continues, strict=True):
+            place, line = (place, line) if place + len(token) < CHARACTERS else (0.0, line + 1)
+            word += not goes_on
+            boxes.append((place, line, token, "#dddddd" if special else ("#b9d8ee", "#f8d7bd")[word % 2]))
+            place += len(token) + 1.4
+    with _picture(path, 0.067 * CHARACTERS, 0.28 * line, "How the texts are cut into tokens") as axes:
+        axes.set(xlim=(0, CHARACTERS), ylim=(line + 0.5, 1.5), xticks=[], yticks=[])
+        for place, row, token, color in boxes:
+            axes.text(
+                place, row, token, family="monospace", va="center", bbox={"boxstyle": "round", "fc": color, "lw": 0}
+            )
 
 
 def _label(token: str) -> str:
@@ -299,6 +349,7 @@ def _picture(path: Path, width: float, height: float, title: str) -> Iterator[An
         figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
         axes = figure.subplots()
         axes.spines[["top", "right", "bottom", "left"]].set_visible(False)
+        axes.tick_params(length=0)
         yield axes
         figure.suptitle(title, ha="left", x=0.01, fontsize=10)
         figure.savefig(temporary, format="png", bbox_inches="tight")

@@ -20,24 +20,24 @@ from lacuna.common.files import write_text
 from lacuna.common.loading import commit_of
 from lacuna.common.private import shown_command, visible, without_places
 from lacuna.evaluation import InspectionArguments, load_language_model
-from lacuna.evaluation.inspection import Inspection, draw_attention, draw_predictions, inspect_text, render_page
+from lacuna.evaluation import inspection as inside
 from lacuna.training import use_all_cores
 
 
-def draw(inspections: list[Inspection], folder: Path) -> int:
-    """Pictures of each text; returns how many."""
-    pictures = []
-    for number, inspection in enumerate(inspections, start=1):
-        title = f"What the model expects · {inspection.text}"
-        pictures.append(folder / f"predictions_{number}.png")
-        draw_predictions(predictions=inspection.predictions, path=pictures[-1], title=title)
-        for attention in inspection.attention:
-            rows, columns = (inspection.sides[side].tokens for side in (attention.rows, attention.columns))
-            kind = "" if attention.kind == "self" else f"_{attention.kind}"
-            title = f"{attention.title} · {inspection.text}"
-            pictures.append(folder / f"attention_{number}{kind}.png")
-            draw_attention(attention=attention, rows=rows, columns=columns, path=pictures[-1], title=title)
-    return len(pictures)
+def draw(inspections: list[inside.Inspection], folder: Path) -> None:
+    """Pictures of each text, and of how the others differ from the first."""
+    inside.draw_tokens(sides=[it.sides[0] for it in inspections], path=folder / "tokens.png")
+    for number, it in enumerate(inspections, start=1):
+        inside.draw_predictions(inspection=it, path=folder / f"predictions_{number}.png")
+        for side in (side for side in it.sides if side.neighbours):
+            name = f"neighbours_{number}" + f"_{side.name}" * bool(side.name)
+            inside.draw_neighbours(side=side, path=folder / f"{name}.png", text=it.text)
+        for kind, attention in enumerate(it.attention):
+            name = f"{number}" + f"_{attention.kind}" * (attention.kind != "self")
+            inside.draw_attention(inspection=it, number=kind, path=folder / f"attention_{name}.png")
+            if number > 1:
+                path = folder / f"difference_{name}.png"
+                inside.draw_attention(inspection=it, number=kind, path=path, against=inspections[0])
 
 
 def main(words: Sequence[str] | None = None) -> str:
@@ -52,7 +52,9 @@ def main(words: Sequence[str] | None = None) -> str:
     folder = Path(arguments.output_dir or Path(name if Path(name).is_dir() else "", "inspection")).expanduser()
     print(f"model: {type(model).__name__} ({language_model.kind}) from {name}", flush=True)
     inspections = [
-        inspect_text(language_model=language_model, text=text, where=f"--text {number} ({visible(text)[:40]!r})")
+        inside.inspect_text(
+            language_model=language_model, text=text, where=f"--text {number} ({visible(text)[:40]!r})"
+        )
         for number, text in enumerate(arguments.text, start=1)
     ]
     guess = math.log2(len(language_model.tokenizer))
@@ -68,11 +70,11 @@ def main(words: Sequence[str] | None = None) -> str:
         "facts": [*facts, f"revision {commit}"] if commit else facts,
         "made_with": f"{shown_command()} · torch {version('torch')}, transformers {version('transformers')}",
     }
-    page = render_page(inspections=inspections, about=about)
+    page = inside.render_page(inspections=inspections, about=about)
     write_text(folder / "inspection.html", page, hint=". See --output_dir")
-    count = draw(inspections, folder)
+    draw(inspections, folder)
     seconds = time.perf_counter() - start
-    print(f"{seconds:.1f} s; open {folder / 'inspection.html'} in a browser; {count} pictures are beside it")
+    print(f"{seconds:.1f} s; open {folder / 'inspection.html'} in a browser; pictures are beside it")
     return str(folder / "inspection.html")
 
 

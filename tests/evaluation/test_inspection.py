@@ -18,9 +18,12 @@ from lacuna.common.errors import InputError, NumericsError
 from lacuna.evaluation import LanguageModel, load_language_model, score_sentences
 from lacuna.evaluation.inspection import (
     align,
+    compare,
     describe_predictions,
     draw_attention,
+    draw_neighbours,
     draw_predictions,
+    draw_tokens,
     inspect_text,
     nearest_tokens,
     render_page,
@@ -266,10 +269,31 @@ def test_the_page_needs_nothing_else_and_is_small(open_model) -> None:
 def test_pictures(open_model, tmp_path: Path) -> None:
     opened = open_model("masked")
     one, other = (inspect_text(language_model=opened, text=text) for text in (TEXT, "The cats sit on $the dog. 日"))
-    labels = one.sides[0].tokens
-    draw_attention(attention=one.attention[0], rows=labels, columns=labels, path=tmp_path / "a.png", title="$x_ 日")
-    draw_predictions(predictions=other.predictions, path=tmp_path / "b.png", title="predictions")
-    for name in "ab":
+    draw_attention(inspection=other, number=0, path=tmp_path / "a.png")
+    draw_predictions(inspection=other, path=tmp_path / "b.png")
+    draw_attention(inspection=other, number=0, path=tmp_path / "c.png", against=one)
+    draw_neighbours(side=other.sides[0], path=tmp_path / "d.png", text=other.text)
+    draw_tokens(sides=[one.sides[0], other.sides[0]], path=tmp_path / "e.png")
+    for name in "abcde":
         image = np.asarray(Image.open(tmp_path / f"{name}.png").convert("RGB"))
-        assert image.shape[0] > 200 and image.shape[1] > 300 and len(np.unique(image.reshape(-1, 3), axis=0)) > 20
-    assert sorted(path.name for path in tmp_path.glob("*.png")) == ["a.png", "b.png"]
+        colors = {tuple(color) for color in np.unique(image.reshape(-1, 3), axis=0).tolist()}
+        assert image.shape[0] > (100 if name == "e" else 200) and image.shape[1] > 300 and len(colors) > 20
+        assert name != "c" or {(103, 0, 31), (5, 48, 97)} & colors  # the largest difference, either way
+        assert name != "e" or {(0xDD,) * 3, (0xB9, 0xD8, 0xEE), (0xF8, 0xD7, 0xBD)} <= colors  # added, words in turn
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == [f"{name}.png" for name in "abcde"]
+
+
+def test_a_difference_is_of_the_tokens_that_belong_together(open_model) -> None:
+    one, other = (
+        inspect_text(language_model=open_model("masked"), text=text) for text in ("The cats sit", "The old cats run")
+    )
+    weights, rows, columns = compare(other, 0, one)
+    pairs = align(one.sides[0].ids, other.sides[0].ids)
+    assert rows == columns and len(rows) == len(pairs) >= 4
+    before, after = one.attention[0].weights, other.attention[0].weights
+    for row, (i, j) in enumerate(pairs):
+        tokens = one.sides[0].tokens[i], other.sides[0].tokens[j]
+        assert rows[row] == "|".join(dict.fromkeys(token.strip() for token in tokens))
+        for column, (k, m) in enumerate(pairs):
+            expected = after[:, :, j, m] - before[:, :, i, k]
+            np.testing.assert_array_equal(weights[:, :, row, column], expected)

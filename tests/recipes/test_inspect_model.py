@@ -13,8 +13,8 @@ import torch
 from transformers import BartConfig, BartForConditionalGeneration, BartForSequenceClassification
 
 TEXTS = ["The dog sleeps.", "The fox sleeps."]
-ONE = {"attention_1.png", "predictions_1.png", "inspection.html"}
-TWO = {"attention_2.png", "predictions_2.png"}
+ONE = {"attention_1.png", "predictions_1.png", "neighbours_1.png", "tokens.png", "inspection.html"}
+TWO = {"attention_2.png", "predictions_2.png", "neighbours_2.png", "difference_2.png"}
 
 
 def data_of(page: Path) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def test_an_encoder_as_typed(folder_of, tmp_path: Path) -> None:
     bits = [each["bits"] for each in data["texts"][0]["predictions"]]
     mean, guess = sum(bits) / len(bits), math.log2(320)  # entries of the tokenizer
     assert f"{len(bits)} tokens, {mean:.2f} bits each ({guess:.2f} by a guess): {TEXTS[0]}" in done.stdout
-    assert done.stdout.splitlines()[-1].endswith("in a browser; 4 pictures are beside it")
+    assert done.stdout.splitlines()[-1].endswith("in a browser; 8 pictures are beside it")
 
 
 def test_a_decoder_reads_the_default_texts(folder_of, run_recipe, tmp_path: Path) -> None:
@@ -68,7 +68,9 @@ def test_an_encoder_decoder(native: bool, folder_of, run_recipe, tmp_path: Path)
     code, said = run_recipe("inspect_model", "--model", folder, "--text", TEXTS[0], "--output_dir", tmp_path / "look")
     assert code == 0, said
     pictures = {f"attention_1_{kind}.png" for kind in ("encoder", "cross", "decoder")}
-    assert {path.name for path in (tmp_path / "look").iterdir()} == ONE - {"attention_1.png"} | pictures
+    pictures |= {f"neighbours_1_{side}.png" for side in ("encoder", "decoder")}
+    alone = {"attention_1.png", "neighbours_1.png"}
+    assert {path.name for path in (tmp_path / "look").iterdir()} == ONE - alone | pictures
     (text,) = data_of(tmp_path / "look" / "inspection.html")["texts"]
     encoder, decoder = text["sides"]
     assert encoder["ids"] == [*decoder["ids"], 3] and decoder["ids"][0] == 2
