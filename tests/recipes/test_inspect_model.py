@@ -10,7 +10,19 @@ from typing import Any
 import processes
 import pytest
 import torch
-from transformers import BartConfig, BartForConditionalGeneration, BartForSequenceClassification
+from hub_server import HubServer
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    BartForSequenceClassification,
+    BertConfig,
+    BertForMaskedLM,
+    BertTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPT2Tokenizer,
+)
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 TEXTS = ["The dog sleeps.", "The fox sleeps."]
 ONE = {"attention_1.png", "predictions_1.png", "neighbours_1.png", "tokens.png", "inspection.html"}
@@ -49,7 +61,7 @@ def test_an_encoder_as_typed(folder_of, tmp_path: Path) -> None:
     bits = [each["bits"] for each in data["texts"][0]["predictions"]]
     mean, guess = sum(bits) / len(bits), math.log2(320)  # entries of the tokenizer
     assert f"{len(bits)} tokens, {mean:.2f} bits each ({guess:.2f} by a guess): {TEXTS[0]}" in done.stdout
-    assert done.stdout.splitlines()[-1].endswith("in a browser; 8 pictures are beside it")
+    assert done.stdout.splitlines()[-1].endswith("in a browser; pictures are beside it")
 
 
 def test_a_decoder_reads_the_default_texts(folder_of, run_recipe, tmp_path: Path) -> None:
@@ -107,3 +119,37 @@ def test_a_mistake_is_one_line(
     Path("look").write_text("a file")
     code, said = run_recipe("inspect_model", "--model", encoder, "--text", TEXTS[0], *look)
     assert code == 5 and "--output_dir" in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_a_model_of_the_hub(kind: str, run_recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the tokenizer of its family: pieces of words with ##, or bytes."""
+    torch.manual_seed(3)
+    if kind == "bert":
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog", "fox", "sl", "##eep", "##s", "."]
+        tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(words)})
+        sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+        model = BertForMaskedLM(BertConfig(vocab_size=len(words), max_position_embeddings=64, **sizes))
+        pieces = ["the", "dog", "sl", "##eep", "##s", "."]
+    else:
+        letters = [*bytes_to_unicode().values(), "<|endoftext|>"]
+        tokenizer = GPT2Tokenizer(vocab={letter: number for number, letter in enumerate(letters)}, merges=[])
+        ends = {"bos_token_id": 256, "eos_token_id": 256}
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=257, n_embd=32, n_layer=2, n_head=2, n_positions=64, **ends))
+        pieces = list(TEXTS[0])
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    files = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    monkeypatch.chdir(tmp_path)
+    with HubServer() as hub, hub.environment(monkeypatch, tmp_path / "home"):
+        commit = hub.add("me/native", files).branches["main"]
+        code, said = run_recipe("inspect_model", "--model", "me/native", *(w for t in TEXTS for w in ("--text", t)))
+    assert code == 0, said
+    assert {path.name for path in (tmp_path / "inspection").iterdir()} == ONE | TWO
+    data = data_of(tmp_path / "inspection" / "inspection.html")
+    assert (
+        data["model"] == "me/native" and data["head"] == type(model).__name__ and f"revision {commit}" in data["facts"]
+    )
+    (side,) = data["texts"][0]["sides"]
+    shown = [token for token, special in zip(side["tokens"], side["special"], strict=True) if not special]
+    assert shown == pieces
