@@ -137,6 +137,7 @@ def summarize(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, st
             measure = name.removeprefix("contextual_")
             others = {each: re.fullmatch(f"baseline_(.*?)_?{measure}", each) for each in results}
             beside = [f"{match[1] or 'a guess'} {_shown(results, each)}" for each, match in others.items() if match]
+            beside += [f"chosen among {results['chosen_among']:,} words"] if "chosen_among" in results else []
             rows.append((suite, name, _shown(results, name), ", ".join(beside)))
     return rows
 
@@ -145,7 +146,8 @@ def format_summary(found: Mapping[str, Mapping[str, Any]]) -> str:
     """A Markdown table of the scores of each suite, with 95 % intervals and baselines."""
     lines = ["| suite | score | model (95 % interval) | beside it |", "| --- | --- | --- | --- |"]
     lines += [f"| {' | '.join(row)} |" for row in summarize(found)]
-    lines += [f"| {suite} | not run: there is no data | | |" for suite in SUITES if suite not in found]
+    why = {suite: found.get(suite, {"not_run": "there is no data"}).get("not_run") for suite in SUITES}
+    lines += [f"| {suite} | not run: {reason} | | |" for suite, reason in why.items() if reason]
     return "\n".join(lines)
 
 

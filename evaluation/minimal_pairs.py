@@ -29,7 +29,7 @@ def group_pairs(
 ) -> dict[str, list[Pair]]:
     """The first `max_examples` pairs (good, bad) of each paradigm: the row's UID as in BLiMP, else its file's name.
 
-    `rows` are fields, path and line. InputError, with both, where a sentence is missing or empty.
+    `rows` are fields, path and line. InputError, with both, where one is missing or all pairs are of equal ones.
     """
     pairs: dict[str, list[Pair]] = {}
     for fields, path, line in rows:
@@ -38,15 +38,17 @@ def group_pairs(
             if not isinstance(value, str) or not value.strip():
                 there = f"it is {value!r}" if column in fields else f"there are: {', '.join(map(str, fields))}"
                 raise InputError(
-                    f"{path}:{line}: no sentence in the column {column!r} ({there}); --suite minimal_pairs needs "
-                    f"rows with {GOOD} and {BAD}"
+                    f"{path}:{line}: no sentence in the column {column!r} ({there}); minimal pairs are rows with "
+                    f"{GOOD} and {BAD}"
                 )
         name = path.replace("\\", "/").rsplit("/", 1)[-1].split(".")[0]
         group = pairs.setdefault(str(fields.get("UID") or name), [])
         if max_examples is None or len(group) < max_examples:
             group.append((fields[GOOD], fields[BAD]))
     if not pairs:
-        raise InputError("there are no pairs: name files with --data")
+        raise InputError(f"there are no pairs: name files of rows with {GOOD} and {BAD}")
+    if all(good == bad for group in pairs.values() for good, bad in group):  # a few of BLiMP's are, and count as ties
+        raise InputError(f"{path}:{line}: {GOOD} and {BAD} are the same, as in all pairs: there is nothing to choose")
     return pairs
 
 

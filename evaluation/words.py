@@ -183,10 +183,10 @@ def measure_words(*, suite: str, vectors: Mapping[str, Vectors], questions: Mapp
     """For each kind of vectors the share of analogies solved, or Spearman's correlation of cosines and given scores.
 
     Means over sections or files, and by them. An answer is looked for among the words of all questions and nowhere
-    else. InputError: no question has words with vectors, or no file three such pairs.
+    else. InputError: no question has words with vectors, or no file three such pairs of more than one score.
     """
     asked, sizes, words, about = _known(vectors, questions, least=1 if suite == "analogies" else 3)
-    results: About = {"asked": len(asked), **about}
+    results: About = {"asked": len(asked), **about, **({"chosen_among": len(words)} if suite == "analogies" else {})}
     for kind, of_kind in vectors.items():
         scores = {"analogies": _solved, "similarity": _correlated}[suite](of_kind, asked, words)
         for name, statistic in scores.items():
@@ -230,16 +230,18 @@ def _known(
     every = words_of(groups)
     known = [word for word in every if all(word in of_kind for of_kind in vectors.values())]
     unknown = set(every) - set(known)
-    kept = {name: [item for item in some if unknown.isdisjoint(item)] for name, some in groups.items()}
-    flat = [item for some in kept.values() if len(some) >= least for item in some]
+    known_of = {name: [item for item in some if unknown.isdisjoint(item)] for name, some in groups.items()}
+    can_be_ranked = {name: least == 1 or len({item[-1] for item in some}) > 1 for name, some in known_of.items()}
+    kept = {name: some for name, some in known_of.items() if len(some) >= least and can_be_ranked[name]}
+    flat = [item for some in kept.values() for item in some]
     about: About = {"left_out": sum(map(len, groups.values())) - len(flat)}
     about |= {"words": len(every), "out_of_vocabulary": len(unknown)}
     about |= {"out_of_vocabulary_words": ", ".join(word for word in every if word in unknown)} if unknown else {}
     if not flat:
-        most = max(map(len, kept.values()), default=0)
+        needs = "a question" if least == 1 else f"a file with {least} pairs, not all of the same score,"
         raise InputError(
-            f"nothing is left to ask: {len(unknown)} of {len(every)} words have no vector, so that no file or section "
-            f"has more than {most} of the {least} that it takes. A word must stand {LEAST_OCCURRENCES} times in the "
-            "text of --occurrences, as it is written; --max_examples must leave enough"
+            f"nothing is left to ask: it takes {needs} whose words have vectors, and {len(unknown)} of {len(every)} "
+            f"words have no vector. In --occurrences a word must stand {LEAST_OCCURRENCES} times as it is written; "
+            "--max_examples must leave enough"
         )
-    return flat, {name: len(some) for name, some in kept.items() if len(some) >= least}, known, about
+    return flat, {name: len(some) for name, some in kept.items()}, known, about

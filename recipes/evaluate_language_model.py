@@ -63,12 +63,9 @@ def read_data(suite: str, paths: list[str], arguments: evaluation.EvaluationArgu
     return {name: some[:most] for name, some in groups.items()}
 
 
-def evaluate(model: evaluation.LanguageModel, arguments: evaluation.EvaluationArguments) -> dict[str, dict[str, Any]]:
-    """The results of each suite. All data are read first, so that a mistake in them shows at once."""
-    data = {suite: read_data(suite, paths, arguments) for suite, paths in arguments.asked().items()}
-    train_documents, occurrences = (
-        read_texts(paths, arguments) if paths else [] for paths in (arguments.train_text, arguments.occurrences)
-    )
+def evaluate(model: evaluation.LanguageModel, arguments: Any, data: Any, texts: Any) -> dict[str, dict[str, Any]]:
+    """The results of each suite; of --suite all why one is left out, where words are too few."""
+    train_documents, occurrences = texts
     common: dict[str, Any] = {"language_model": model, "batch_size": arguments.batch_size}
     found: dict[str, dict[str, Any]] = {}
     if documents := data.get("bits_per_byte"):
@@ -89,18 +86,25 @@ def evaluate(model: evaluation.LanguageModel, arguments: evaluation.EvaluationAr
             near = evaluation.nearest_neighbours(vectors=vectors["contextual_" if occurrences else ""], word=word)
             missing[f"near_{word}"] = ", ".join(f"{other} {cosine:.2f}" for other, cosine in near) or "has no vector"
         for suite, questions in of_words.items():
-            found[suite] = evaluation.measure_words(suite=suite, vectors=vectors, questions=questions) | missing
+            try:
+                found[suite] = evaluation.measure_words(suite=suite, vectors=vectors, questions=questions) | missing
+            except InputError as error:
+                if arguments.suite != "all":
+                    raise
+                found[suite] = {"not_run": str(error)}
     return found
 
 
 def main(words: Sequence[str] | None = None) -> str:
-    """Parse, load, ask, report; returns the file of the results."""
+    """Parse, read, so that mistakes show at once, load, ask, report; returns the file of the results."""
     (arguments,) = parse_arguments((evaluation.EvaluationArguments,), words, description=__doc__)
     if not is_main_process():
         return ""
     os.environ["LOCAL_WORLD_SIZE"] = "1"  # the cores of the other processes are free
     use_all_cores()
     commit = commit_of(arguments.model, revision=arguments.revision)
+    data = {suite: read_data(suite, paths, arguments) for suite, paths in arguments.asked().items()}
+    texts = [read_texts(some, arguments) if some else [] for some in (arguments.train_text, arguments.occurrences)]
     origin = {"trust_remote_code": arguments.trust_remote_code, "revision": commit, "bf16": arguments.bf16}
     language_model = evaluation.load_language_model(model=arguments.model, **origin)
     path = evaluation.check_output_file(
@@ -109,7 +113,7 @@ def main(words: Sequence[str] | None = None) -> str:
     print(f"model: {type(language_model.model).__name__} ({language_model.kind}) from {arguments.model}", flush=True)
     language_model = replace(language_model, model=as_ours(language_model.model))  # the same scores, a tenth faster
     start = time.perf_counter()
-    found = evaluate(language_model, arguments)
+    found = evaluate(language_model, arguments, data, texts)
     seconds = round(time.perf_counter() - start, 1)
     about = {
         "model": arguments.model,

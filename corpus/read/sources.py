@@ -189,8 +189,7 @@ def read_records(path: Path | str, how: Reading | None = None) -> Iterator[Recor
     if kind_of(path) not in RECORD_KINDS:
         raise InputError(
             f"{shown(path)} has the ending {kind_of(path)!r}; rows are read from {', '.join(RECORD_KINDS)}, each also "
-            "with .gz or .zst; tagged sentences, where a task takes them, from .conll, .txt, .iob, .bio and .conllu. "
-            "If it has columns with tabs between them, call it .tsv."
+            "with .gz or .zst. If it has columns with tabs between them, call it .tsv."
         )
     if path.stat().st_size == 0:
         raise InputError(f"{shown(path)} is empty (0 bytes).")

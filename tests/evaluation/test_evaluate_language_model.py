@@ -94,11 +94,32 @@ def test_all_suites_make_a_table(
         assert low <= results[name] <= high
         assert f"| {suite} | {score} | {results[name]:,.4f} ({low:,.4f} to {high:,.4f}) |" in table
     assert f"| a guess {results['minimal_pairs/baseline_accuracy']:.4f} |" in table and "random 0." in table
+    assert ", chosen among 5 words |" in table and results["analogies/chosen_among"] == 5
     assert ("5gram " in table) == (model == "decoder") == ("bits_per_byte/baseline_5gram_bits_per_byte" in results)
     assert results["analogies/near_cats"].count(",") == 3 and results["occurrences"] == "more.txt"
     assert "not run" not in table
     code, said = run_recipe("evaluate_language_model", "--model", model, "--suite", "all", "--data", "text.txt")
     assert code == 0 and "| similarity | not run: there is no data |" in (folder / model / "evaluation.md").read_text()
+
+
+def test_a_text_with_too_few_words_ends_one_suite_of_all_and_not_the_others(folder: Path, run_recipe, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "short.txt").write_text("The cats and dogs sit.")
+    words = ["--model", "decoder", *SUITES]
+    words[words.index("--occurrences") + 1] = "short.txt"
+    code, said = run_recipe("evaluate_language_model", *words)
+    assert code == 0, said
+    table = (folder / "decoder" / "evaluation.md").read_text()
+    for suite in ("analogies", "similarity"):
+        assert f"| {suite} | not run: nothing is left to ask: it takes a " in table
+    assert "| minimal_pairs | accuracy |" in table and "bits_per_byte | bits_per_byte" in table
+    results = json.loads((folder / "decoder" / "evaluation_all.json").read_text())
+    assert "words have no vector" in results["analogies/not_run"] and results["minimal_pairs/pairs"] == 4
+    code, said = run_recipe(
+        "evaluate_language_model",
+        *("--model", "decoder", "--suite", "analogies", "--data", "words.txt", "--occurrences", "short.txt"),
+    )
+    assert code == 2 and "nothing is left to ask: it takes a question whose words have vectors, and 5 of 5" in said
 
 
 def test_other_encodings_and_pages_beside_pairs(
@@ -141,8 +162,23 @@ def test_mistakes_are_one_message_and_leave_nothing(
 ) -> None:
     monkeypatch.chdir(folder)
     (folder / "pairs" / "two.jsonl").write_text('{"sentence_good": "a", "sentence_bad": "b"}\n{"text": "x"}\n')
+    (folder / "same.jsonl").write_text('{"sentence_good": "A b.", "sentence_bad": "A b."}\n')
+    (folder / "two.txt").write_text("cats\tdogs\t9\ncats\tmat\t2\n")
+    (folder / "equal.txt").write_text("cats\tdogs\t9\ncats\tmat\t9\nriver\tmat\t9\n")
+    (folder / "broken").mkdir()
+    (folder / "broken" / "config.json").write_text("{}")  # what is wrong with data is told before a model is looked at
     before = sorted(folder.rglob("*"))
+    ranked = "a file with 3 pairs, not all of the same score, whose words have vectors, and 0 of"
     cases = [
+        (["--model", "broken", "--suite", "minimal_pairs", "--data", "pairs"], "two.jsonl:2: no sentence"),
+        (
+            ["--model", "broken", "--suite", "all", "--pairs", "same.jsonl"],
+            "same.jsonl:1: sentence_good and sentence_",
+        ),
+        (["--model", "broken", "--occurrences", "nowhere.txt"], "there is no file or folder nowhere.txt"),
+        (["--model", "broken", "--suite", "minimal_pairs", "--data", "text.txt"], "each also with .gz or .zst. If it"),
+        (["--model", "decoder", "--suite", "similarity", "--data", "two.txt"], ranked),
+        (["--model", "decoder", "--suite", "similarity", "--data", "equal.txt"], ranked),
         ([], "--model"),
         (["--model", "decoder", "--suite", "minimal_pairs"], "needs --data"),
         (["--model", "decoder", "--suite", "minimal_pairs", "--data", "pairs"], "two.jsonl:2: no sentence"),
