@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from tqdm import tqdm
@@ -17,6 +18,9 @@ def progress_bar(rows: Iterable[Any] | None = None, *, doing: str, unit: str, de
     """
     seconds = 0.1 if sys.stderr.isatty() else LOG_SECONDS
     look: dict[str, Any] = {"unit": unit, "unit_scale": True, "leave": False, "mininterval": seconds, **how}
+    if not sys.stderr.isatty():  # whole lines, where tqdm would go back to begin one again
+        written = {"write": lambda text: text.strip() and print(text.strip(), file=sys.stderr)}
+        look["file"] = SimpleNamespace(**written, flush=sys.stderr.flush)
     return tqdm(rows, desc=doing, delay=max(delay, seconds), **look)
 
 
