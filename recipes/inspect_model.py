@@ -18,7 +18,7 @@ from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.files import write_text
 from lacuna.common.loading import commit_of
-from lacuna.common.private import shown_command, visible, without_places
+from lacuna.common.private import shown_command, visible
 from lacuna.evaluation import InspectionArguments, load_language_model
 from lacuna.evaluation import inspection as inside
 from lacuna.training import use_all_cores
@@ -34,10 +34,9 @@ def draw(inspections: list[inside.Inspection], folder: Path) -> None:
             inside.draw_neighbours(side=side, path=folder / f"{name}.png", text=it.text)
         for kind, attention in enumerate(it.attention):
             name = f"{number}" + f"_{attention.kind}" * (attention.kind != "self")
-            inside.draw_attention(inspection=it, number=kind, path=folder / f"attention_{name}.png")
-            if number > 1:
-                path = folder / f"difference_{name}.png"
-                inside.draw_attention(inspection=it, number=kind, path=path, against=inspections[0])
+            for what, against in (("attention", None), ("difference", inspections[0]))[: min(number, 2)]:
+                path = folder / f"{what}_{name}.png"
+                inside.draw_attention(inspection=it, number=kind, path=path, against=against)
 
 
 def main(words: Sequence[str] | None = None) -> str:
@@ -64,7 +63,7 @@ def main(words: Sequence[str] | None = None) -> str:
         print(f"{len(bits)} tokens, {mean:.2f} bits each ({guess:.2f} by a guess): {visible(inspection.text)}")
     facts = [f"{model.num_parameters():,} weights", f"{len(language_model.tokenizer):,} tokens in its vocabulary"]
     about = {
-        "model": without_places(name),
+        "model": Path(name).resolve().name if Path(name).is_dir() else name,
         "head": type(model).__name__,
         "kind": language_model.kind,
         "facts": [*facts, f"revision {commit}"] if commit else facts,

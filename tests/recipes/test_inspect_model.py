@@ -56,7 +56,7 @@ def test_an_encoder_as_typed(folder_of, tmp_path: Path) -> None:
     assert {path.name for path in (folder / "inspection").iterdir()} == ONE | TWO
     data = data_of(folder / "inspection" / "inspection.html")
     assert [each["text"] for each in data["texts"]] == TEXTS
-    assert data["kind"] == "masked" and data["head"] == "LacunaForMaskedLM"
+    assert data["kind"] == "masked" and data["head"] == "LacunaForMaskedLM" and data["model"] == folder.name
     assert data["made_with"].startswith("python recipes/inspect_model.py --model ")
     bits = [each["bits"] for each in data["texts"][0]["predictions"]]
     mean, guess = sum(bits) / len(bits), math.log2(320)  # entries of the tokenizer

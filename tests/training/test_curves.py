@@ -178,3 +178,14 @@ def test_the_metric_that_judges_comes_first_with_its_baselines_and_the_step_that
     named = ["accuracy 0.7", "f1_macro 0.6", "without a model 0.1", "bag of words 0.8"]  # f1_micro would hide accuracy
     assert legend(held_out) == named
     assert legend(figure.axes[-1]) == ["median 1,002"]
+
+
+def test_what_a_guess_would_score_in_a_probe_is_a_dashed_line_of_its_colour(drawn) -> None:
+    scores = {"eval_accuracy": 0.3, "eval_minimal_pairs": 0.55, "eval_loss": 1.0}
+    records = [line(1), line(2, **scores), line(3, eval_minimal_pairs=0.6)]
+    results = {"baseline_accuracy": 0.1, "baseline_minimal_pairs": 0.5}
+    held_out = drawn(records, metric="accuracy", results=results).axes[1]
+    assert legend(held_out) == ["accuracy 0.3", "minimal_pairs 0.6", "without a model 0.1"]
+    (guess,) = (each for each in held_out.lines if list(each.get_ydata()) == [0.5, 0.5])
+    (scored,) = (each for each in held_out.lines if each.get_label() == "minimal_pairs 0.6")
+    assert guess.get_linestyle() == "--" and guess.get_color() == scored.get_color()

@@ -6,12 +6,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from lacuna.common.errors import InputError
 from lacuna.training.reports.page import write_page
 
 RUN = {
-    "arguments": {"learning_rate": 0.006, "max_steps": 20, "seed": 0},
+    "arguments": {"learning_rate": 0.006, "batch_size": [64, 128], "max_steps": 20, "seed": 0},
     "objective": "mlm",
     "data": ["my <b>texts</b>/"],
 }
@@ -81,7 +82,8 @@ def test_a_run_is_shown_with_what_it_survived_said_and_became(home: Path) -> Non
     asked = dict(found.tables["What was asked"][1:])
     assert asked == {
         "objective": "mlm",
-        "data": '["my <b>texts</b>/"]',
+        "data": "my <b>texts</b>/",
+        "batch_size": "64, 128",
         "learning_rate": "0.006",
         "max_steps": "20",
         "seed": "0",
@@ -97,9 +99,12 @@ def test_a_run_is_shown_with_what_it_survived_said_and_became(home: Path) -> Non
     assert not re.search(r"https?://", page)
 
 
-def test_several_runs_stand_side_by_side(home: Path) -> None:
+def test_several_runs_stand_side_by_side(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "second" / "held_out.jsonl").write_text(json.dumps({"text": "what <b>it</b> looks like " * 20}) + "\n")
+    labels, save = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda it, *words, **how: labels.append(it) or save(it, *words, **how))
     write_page([home / "first", home / "second"], home / "page.html")
+    assert [(it.axes[0].get_xlabel(), it.axes[0].get_ylabel()) for it in labels] == [("step", "loss")]
     found = Cells((home / "page.html").read_text())
     assert found.tables["What it read"] == [["held out", ("what <b>it</b> looks like " * 20)[:300]]]
     assert all(address.startswith("data:image/png;base64,") for address in found.addresses) and found.addresses

@@ -78,6 +78,9 @@ def draw_curves(
         for name, shown in below.items():
             for color, each in zip((VERMILION, GREEN, PURPLE, ORANGE), shown, strict=False):
                 _plot(panels[name], records, each, label=each.removeprefix("eval_"), color=color)
+                guess = results.get(each.replace("eval_", "baseline_", 1))
+                if each != shown[0] and guess is not None:  # as of probes; that of the first is named in the legend
+                    panels[name].axhline(guess, color=color, linestyle="--", linewidth=1.2)
             panels[name].set_title(name)
             if name == "held out":
                 _draw_baselines(panels[name], results, shown[0].removeprefix("eval_"))

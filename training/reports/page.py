@@ -153,7 +153,7 @@ def _losses(records: dict[str, list[dict[str, Any]]]) -> bytes:
         kind = "eval_loss" if len(series(lines, "eval_loss")[0]) > 1 else "loss"
         steps, values = series(lines, kind)
         axes.plot(steps, smoothed(values), color=color, label=f"{name}, {kind.replace('eval_loss', 'held-out loss')}")
-    axes.set_xlabel("step")
+    axes.set(xlabel="step", ylabel="loss")
     axes.grid(alpha=0.3)
     axes.legend()
     content = io.BytesIO()
@@ -182,5 +182,5 @@ def _shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     if isinstance(value, list | dict):
-        return json.dumps(value, ensure_ascii=False)
+        return ", ".join(map(_shown, value)) if isinstance(value, list) else json.dumps(value, ensure_ascii=False)
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
