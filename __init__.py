@@ -32,8 +32,10 @@ from typing import Any
 os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
 
 TASKS = ("classification", "question_answering", "token_classification", "multiple_choice", "seq2seq", "embeddings")
-ROWS = ("data", "eval_data", "for", "for_file", "train_file", "eval_file", "unlabelled_file", "input")
-ROWS += ("validation_file", "test_file")
+ROWS = (
+    *("data", "eval_data", "for", "for_file", "train_file", "eval_file", "validation_file", "test_file"),
+    *("unlabelled_file", "input"),
+)
 COMMANDS = {name: name for name in ("train_tokenizer", "prepare_corpus", "pretrain", "distill", "predict")}
 COMMANDS |= {f"finetune_{task}": f"finetune_{task}" for task in TASKS}
 COMMANDS |= {"plan": "plan_run", "evaluate": "evaluate_language_model", "inspect": "inspect_model"}

@@ -10,10 +10,11 @@ What they are is inferred from the columns and printed. Trainer and losses are f
 sentence-transformers (the extra `embeddings`), and so is the folder: `SentenceTransformer(output_dir)` loads it. The
 weights of the best evaluation after training began are kept. Beside the model, --output_dir receives results.json
 (scores beside those before training and those of words without a model), predictions.jsonl, report.md, task.json,
-metrics.jsonl and curves.png. It is not Lacuna's loop that trains, so there is no --resume, --seeds, --lora_rank,
---freeze_backbone or --early_stopping_patience here.
+run.json, metrics.jsonl and curves.png. It is not Lacuna's loop that trains, so there is no --resume, --seeds,
+--lora_rank, --freeze_backbone or --early_stopping_patience here.
 """
 
+import json
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
+from lacuna.common.files import write_text
 from lacuna.common.hub import push_trained
 from lacuna.common.loading import commit_of
 from lacuna.common.private import shown_command
@@ -37,6 +39,7 @@ from lacuna.training.fine_tuning import learning, outcome
 from lacuna.training.optimizers.schedules import with_rate
 from lacuna.training.reports.card import encoder_card
 from lacuna.training.reports.log import RunLog
+from lacuna.training.reports.page import ending
 
 
 def main(words: Sequence[str] | None = None) -> str:
@@ -90,7 +93,8 @@ def main(words: Sequence[str] | None = None) -> str:
         log.finish(results)
     if is_main:
         write_results(work, results, folder)
-        print("\n".join([*outcome(results), f"the model is in {folder}"]), flush=True)
+        write_text(folder / "run.json", json.dumps({**info, "arguments": options}, indent=2, default=str) + "\n")
+        print("\n".join([*outcome(results), ending(str(folder))]), flush=True)
         push_trained(folder=data.output_dir, name=data.push_to_hub)
     return str(folder)
 

@@ -142,7 +142,11 @@ def test_embeddings_say_what_they_have_reached(checkpoint, tmp_path, run_recipe)
     assert done.returncode == 0, done.stderr
     line = r"^spearman +-?0\.\d{4}   before training -?0\.\d{4}   without a model -?0\.\d{4}$"
     assert re.search(line, done.stdout, flags=re.MULTILINE)
-    assert done.stdout.splitlines()[-1] == f"the model is in {output}"
+    page = f"a page on it: python recipes/report_run.py --run {output}"
+    assert done.stdout.splitlines()[-2:] == [f"the model is in {output}", page]
+    code, said = run_recipe("report_run", "--run", output)
+    assert code == 0 and "12 steps" in (text := (output / "run.html").read_text(encoding="utf-8")), said
+    assert "<td>spearman</td>" in text and "<td>sentence-transformers</td>" in text and 'alt="curves"' in text
     assert "{" not in done.stdout + done.stderr and "it/s" not in done.stderr, "what the Trainer would print"
     assert {"metrics.jsonl", "curves.png", "scatter.png"} <= {path.name for path in output.iterdir()}
     card = (output / "README.md").read_text(encoding="utf-8")

@@ -81,9 +81,11 @@ def _sections(folder: Path) -> list[str]:
     every = {**info.get("arguments", {}), **{name: value for name, value in info.items() if name != "arguments"}}
     asked = {name: every[name] for name in ASKED if every.get(name) not in (None, [], "")}
     results, took = _results(folder), "It has not ended."
-    if {"steps", "train_tokens", "train_seconds"} <= results.keys():
-        numbers = f"{results['steps']:,} steps, {results['train_tokens']:,} tokens, {results['train_seconds']:,.0f} s"
-        took = f"{numbers} on {every.get('environment', {}).get('device', 'an unknown device')}."
+    if {"steps", "train_seconds"} <= results.keys():
+        tokens = f"{results['train_tokens']:,} tokens, " if "train_tokens" in results else ""
+        numbers = f"{results['steps']:,} steps, {tokens}{results['train_seconds']:,.0f} s"
+        device = every.get("environment", {}).get("device")
+        took = f"{numbers} on {device}." if device else f"{numbers}."
     parts = [f"<p>{html.escape(took)}</p>", _table("What was asked", ("option", "value"), asked.items())]
     text = [("text", info.get("text")), *(("rows", line) for row in info.get("rows", []) for line in row.splitlines())]
     excerpts = [("held out", line["text"][:EXCERPT]) for line in json_lines(folder / "held_out.jsonl")[:3]]
