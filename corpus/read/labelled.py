@@ -99,7 +99,8 @@ def _read_file(path: Path, how: Reading, *, tagged: bool, label_first: bool) -> 
     if label_first and kind == ".txt":
         return _read_label_first(path, how)
     if kind not in TAGGED_KINDS or not tagged:
-        return _with_labels(path, list(read_records(path, how)))
+        more = f"; tagged sentences from {', '.join(TAGGED_KINDS)}" if tagged else ""
+        return _with_labels(path, list(read_records(path, how, more=more)))
     return list(_read_universal(path, how) if kind == ".conllu" else _read_columns(path, how))
 
 

@@ -176,8 +176,10 @@ def choose_split(splits: Sequence[str], split: str | None, *, where: str, way: s
     return chosen
 
 
-def read_records(path: Path | str, how: Reading | None = None) -> Iterator[Record]:
+def read_records(path: Path | str, how: Reading | None = None, *, more: str = "") -> Iterator[Record]:
     """Rows of a .jsonl, .json, .csv, .tsv or .parquet file, or of one of these with .gz or .zst after it.
+
+    `more`: what else the caller reads, for the message.
 
     Raises InputError: the file is missing, empty or broken, or of another kind; the message says where.
     """
@@ -189,7 +191,7 @@ def read_records(path: Path | str, how: Reading | None = None) -> Iterator[Recor
     if kind_of(path) not in RECORD_KINDS:
         raise InputError(
             f"{shown(path)} has the ending {kind_of(path)!r}; rows are read from {', '.join(RECORD_KINDS)}, each also "
-            "with .gz or .zst. If it has columns with tabs between them, call it .tsv."
+            f"with .gz or .zst{more}. If it has columns with tabs between them, call it .tsv."
         )
     if path.stat().st_size == 0:
         raise InputError(f"{shown(path)} is empty (0 bytes).")

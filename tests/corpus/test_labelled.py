@@ -251,7 +251,7 @@ def test_first_lines_that_are_as_they_should_be(tmp_path: Path) -> None:
 
 
 def test_endings_that_are_not_read_are_not_offered(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"rows are read from [^:]*\.parquet, each also with .gz"):
+    with pytest.raises(InputError, match=r"rows are read from [^:]*\.parquet, each also with .gz or .zst\. If"):
         read_labelled(write(tmp_path / "a.xlsx", "x"), tagged=False)
     with pytest.raises(InputError, match=r"rows are read from .*each also with .gz.*\.conll"):
         read_labelled(write(tmp_path / "a.xlsx", "x"))

@@ -119,4 +119,4 @@ def test_a_megabyte_of_anything_takes_no_time(unit: str) -> None:
     text = "A" + unit * (1_000_000 // len(unit)) + " End."
     start = time.process_time()
     assert "".join(split_sentences(text)) == text
-    assert time.process_time() - start < 3  # quadratic time takes longer
+    assert time.process_time() - start < 10  # quadratic time takes minutes; a slow processor needs four seconds

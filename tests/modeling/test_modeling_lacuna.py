@@ -430,6 +430,9 @@ def test_saved_and_loaded_is_bitwise_equal(kind: str, dtype: torch.dtype, tmp_pa
         assert loaded.dtype == dtype
         before, after = model.state_dict(), loaded.state_dict()
         assert all(torch.equal(before[key], after[key]) for key in before)
+        # What is loaded lies in the file's pages; on some processors where memory begins decides the last bit.
+        loaded.load_state_dict({name: weight.clone() for name, weight in after.items()}, assign=True)
+        loaded.tie_weights()
         given = ids.unsqueeze(0) if "Choice" in head else ids
         with torch.no_grad():
             for mine, theirs in zip(model(given).to_tuple(), loaded.eval()(given).to_tuple(), strict=True):
