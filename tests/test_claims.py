@@ -93,6 +93,8 @@ CLAIMS: dict[str, list[str]] = {
         "{transfer-curve[pretraining][runs/minutes_60][eval_loss]:.2f} nats",
         "promises {babylm[promised][blimp]:.3f} after all ten passes",
         "is that of GPT-BERT, {babylm[record]:.4f}.",
+        "phrases it is at {gpu-model-tried[rows][0][accuracy]}, and the mean of the weights of three runs at "
+        "{gpu-model-tried[rows][1][accuracy]} (",
         "and is at {babylm-gpu-tried[rows][9][blimp]} after",
     ],
 }
