@@ -63,7 +63,9 @@ def read_data(suite: str, paths: list[str], arguments: evaluation.EvaluationArgu
     return {name: some[:most] for name, some in groups.items()}
 
 
-def evaluate(model: evaluation.LanguageModel, arguments: Any, data: Any, texts: Any) -> dict[str, dict[str, Any]]:
+def evaluate(
+    model: evaluation.LanguageModel, arguments: evaluation.EvaluationArguments, data: dict[str, Any], texts: list[Any]
+) -> dict[str, dict[str, Any]]:
     """The results of each suite; of --suite all why one is left out, where words are too few."""
     train_documents, occurrences = texts
     common: dict[str, Any] = {"language_model": model, "batch_size": arguments.batch_size}
@@ -107,9 +109,8 @@ def main(words: Sequence[str] | None = None) -> str:
     texts = [read_texts(some, arguments) if some else [] for some in (arguments.train_text, arguments.occurrences)]
     origin = {"trust_remote_code": arguments.trust_remote_code, "revision": commit, "bf16": arguments.bf16}
     language_model = evaluation.load_language_model(model=arguments.model, **origin)
-    path = evaluation.check_output_file(
-        output_file=arguments.output_file, model=arguments.model, suite=arguments.suite
-    )
+    place = {name: getattr(arguments, name) for name in ("output_file", "model", "suite")}
+    path = evaluation.check_output_file(**place)
     print(f"model: {type(language_model.model).__name__} ({language_model.kind}) from {arguments.model}", flush=True)
     language_model = replace(language_model, model=as_ours(language_model.model))  # the same scores, a tenth faster
     start = time.perf_counter()
@@ -125,8 +126,7 @@ def main(words: Sequence[str] | None = None) -> str:
         **{name: ", ".join(given) for name in OTHER_DATA if (given := getattr(arguments, name))},
         **{name: given for name in ("max_examples", "batch_size") if (given := getattr(arguments, name))},
         "seconds": seconds,
-        "torch": version("torch"),
-        "transformers": version("transformers"),
+        **{name: version(name) for name in ("torch", "transformers")},
     }
     if arguments.suite == "all":
         results = {f"{suite}/{name}": value for suite, some in found.items() for name, value in some.items()}

@@ -94,7 +94,7 @@ CLAIMS: dict[str, list[str]] = {
         "promises {babylm[promised][blimp]:.3f} after all ten passes",
         "is that of GPT-BERT, {babylm[record]:.4f}.",
         "phrases it is at {gpu-model-tried[rows][0][accuracy]}, and the mean of the weights of three runs at "
-        "{gpu-model-tried[rows][1][accuracy]} (",
+        "{gpu-model-tried[rows][1][accuracy]}, as TF-IDF is (",
         "and is at {babylm-gpu-tried[rows][9][blimp]} after",
     ],
 }
