@@ -38,7 +38,7 @@ from lacuna.common.options import REVISION, TRUST_CODE, Arguments, check_range, 
 
 from .gguf import write_gguf
 
-QUANTIZATIONS = {"native": (), "onnx": ("int8",), "gguf": ("f16", "q8_0")}
+QUANTIZATIONS = {"native": (), "onnx": ("int8",), "gguf": ("f16", "q8_0", "q4_k")}
 LONGEST_TEXT, BATCH_SIZE = 128, 8  # tokens of a text, and texts at once, that models are compared on
 PIECE = 1_000  # characters, more than become LONGEST_TEXT tokens
 MOST_DIFFERENCE = 1e-3
@@ -56,8 +56,8 @@ class ExportArguments(Arguments):
         "encoder for embeddings, for llama.cpp.",
     )
     output_dir: str = essential("runs/exported", "Where it is written; a new folder.", metavar="DIR")
-    quantize: Literal["int8", "f16", "q8_0"] | None = essential(
-        None, "Smaller weights: int8 for onnx; f16 or q8_0 for gguf. Default: float32."
+    quantize: Literal["int8", "f16", "q8_0", "q4_k"] | None = essential(
+        None, "Smaller weights: int8 for onnx; f16, q8_0 or q4_k for gguf. Default: float32."
     )
     data: list[str] = essential(
         [], "Text that the export is compared on: files or folders. Default: the built-in text.", metavar="PATH"

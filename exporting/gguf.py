@@ -12,7 +12,7 @@ from lacuna.common.errors import InputError
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """How `--pattern gpt2` cuts text into words, which llama.cpp calls gpt-2; it has none of our other patterns."""
-_TYPES = {None: "F32", "f16": "F16", "q8_0": "Q8_0"}
+_TYPES = {None: "F32", "f16": "F16", "q8_0": "Q8_0", "q4_k": "F16"}  # the last is made of it
 _SPACE = {
     "type": "Sequence",
     "normalizers": [{"type": "Strip", "strip_left": True, "strip_right": False}, {"type": "Prepend", "prepend": " "}],
@@ -29,7 +29,7 @@ def write_gguf(*, model: Any, tokenizer: Any, folder: Path, quantize: str | None
     Args:
         model: a Qwen3ForCausalLM, or a ModernBERT with any head.
         tokenizer: of `--pattern gpt2` without a normalizer.
-        quantize: None, "f16" or "q8_0": how matrices are kept; vectors are always float32.
+        quantize: None, "f16", "q8_0" or "q4_k" (llama.cpp's Q4_K_M): how matrices are kept; vectors are float32.
 
     Raises InputError: a model or a tokenizer that llama.cpp would read differently, or a package is missing.
     """
@@ -65,6 +65,8 @@ def write_gguf(*, model: Any, tokenizer: Any, folder: Path, quantize: str | None
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    if quantize == "q4_k":
+        _to_four_bits(folder / "model.gguf")
     if not is_encoder:  # transformers reads all of a Qwen3 from it but the size of heads
         how: dict[str, Any] = {"head_dim": model.config.head_dim, "dtype": torch.float32}
         return transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file="model.gguf", **how)
@@ -74,6 +76,21 @@ def write_gguf(*, model: Any, tokenizer: Any, folder: Path, quantize: str | None
     again = copy.deepcopy(model)
     again.base_model.load_state_dict({name: torch.from_numpy(values) for name, values in read.items()})
     return again
+
+
+def _to_four_bits(path: Path) -> None:
+    """Let llama.cpp, which decides for each matrix, write a file again; one whose rows are no multiples of 256 gets
+    five bits or more."""
+    try:
+        import llama_cpp
+    except ImportError as error:
+        raise InputError("--quantize q4_k is made by llama.cpp: pip install llama-cpp-python") from error
+    how, whole = llama_cpp.llama_model_quantize_default_params(), path.with_suffix(".f16")
+    how.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_K_M
+    path.rename(whole)
+    if llama_cpp.llama_model_quantize(bytes(whole), bytes(path), how):
+        raise InputError(f"--quantize q4_k: llama.cpp {llama_cpp.__version__} cannot write this model in four bits")
+    whole.unlink()
 
 
 def _add_tensor(writer: Any, name: str, tensor: torch.Tensor, kind: Any) -> None:

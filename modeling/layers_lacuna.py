@@ -278,7 +278,6 @@ class LacunaLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: LacunaConfig, layer_idx: int, *, stack: str) -> None:
         super().__init__()
-        self.layer_type = config.layer_types_of(stack)[layer_idx]
         self.is_last = layer_idx == len(config.layer_types_of(stack)) - 1
         self.norm_first = config.norm_placement == "pre"
         normalised_input = self.norm_first and config.embedding_norm and layer_idx == 0

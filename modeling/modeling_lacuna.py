@@ -388,8 +388,8 @@ class LacunaEncoder(LacunaStack):
         inputs: dict[str, Any] = {"token_type_ids": token_type_ids, "position_ids": position_ids}
         inputs |= {"input_ids": input_ids, "inputs_embeds": inputs_embeds}
         hidden_states, arguments, _ = self.prepare(attention_mask, document_bounds=document_bounds, **inputs)
-        for layer in self.layers:
-            hidden_states = layer(hidden_states, **arguments[layer.layer_type], **kwargs)
+        for layer_type, layer in zip(self.config.layer_types_of(self.stack), self.layers, strict=True):
+            hidden_states = layer(hidden_states, **arguments[layer_type], **kwargs)
         return BaseModelOutput(last_hidden_state=hidden_states if self.norm is None else self.norm(hidden_states))
 
 
@@ -453,14 +453,15 @@ class LacunaDecoder(LacunaStack):
 
         # The number is read here, since early exit (`assistant_early_exit`) lowers it for some of the calls.
         depth = self.config.num_decoder_layers if self.prefix else self.config.num_hidden_layers
-        for layer in self.layers[:depth]:
+        layer_types = self.config.layer_types_of(self.stack)  # not of the layers, which may be on other devices
+        for layer_type, layer in zip(layer_types, self.layers[:depth], strict=False):
             hidden_states = layer(
                 hidden_states,
                 encoder_hidden_states,
                 past_key_values=past_key_values,
                 encoder_attention_mask=cross_mask,
                 cross_packing=cross_packing,
-                **arguments[layer.layer_type],
+                **arguments[layer_type],
                 **kwargs,
             )
         return BaseModelOutputWithPastAndCrossAttentions(

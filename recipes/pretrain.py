@@ -23,6 +23,8 @@ from lacuna.common.hub import push_trained
 from lacuna.common.loading import commit_of
 from lacuna.evaluation.probing import Probe, ProbeArguments
 
+WHY = ", the default: it takes any text. Where labels will be few, mlm_nsp does better on text of many documents"
+
 
 def read_for(data: Any) -> tuple[list[str], list[dict[str, Any]], list[str]]:
     """The texts of --for, what run.json says of them, and lines for people."""
@@ -98,7 +100,8 @@ def main(words: Sequence[str] | None = None) -> str:
     facts = {"objective": objective.name, "text": store.summary(), "rows": [work.describe() for _, work in works]}
     facts["self_pretraining"] = of_task
     if training.is_main_process():
-        head = f"text: {facts['text']}\nmodel: {described}; objective: {objective.name}"
+        why = WHY if objective.name == "mlm" and not model_arguments.model else ""
+        head = f"text: {facts['text']}\nmodel: {described}; objective: {objective.name}{why}"
         print(head, *facts["rows"], *lines, sep="\n", flush=True)
     if not model_arguments.model and goal.embedding_init == "cooccurrence" and not training.goes_on(arguments):
         facts["warm_start_seconds"] = warm_start(model, objective, tokens=training.expected_tokens(arguments, works))

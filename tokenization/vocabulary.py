@@ -226,7 +226,7 @@ def compression_report(
         "single_byte_share": float(counts[lengths == 1].sum() / num_tokens),
         "torn_share": float((counts * (lengths - whole)).sum() / max(1, (counts * lengths).sum())),
         "unused_tokens": int(((counts == 0) & (lengths > 0)).sum()),
-        "longest_tokens": [tokenizer.decode([token_id]) for token_id in longest],
+        "longest_tokens": [pieces[token_id].decode(errors="backslashreplace") for token_id in longest],
     }
 
 

@@ -36,6 +36,7 @@ from .optimizers.averages import Average, make_average
 from .optimizers.optimizers import OPTIMIZERS
 from .optimizers.schedules import with_rate
 from .planning.flops import Throughput
+from .planning.memory import check_memory
 from .progress import Progress, check_skipped, ended_early, share_done, skipped_steps
 from .reports.card import choices_of, model_card
 from .reports.log import RunLog, Trackers
@@ -240,6 +241,8 @@ def open_run(
         raise InputError("--early_stopping_patience needs examples that are held out, and there are none")
     accelerator, asked_rate = _join(arguments), arguments.learning_rate
     arguments, stages = resolve(arguments, works, num_processes=accelerator.num_processes)
+    if not fsdp.asked_for():  # else each process holds a part
+        check_memory(model, stages, arguments, device=accelerator.device, num_processes=accelerator.num_processes)
     native, how = native_form(model, arguments.save_as)
     adapter = prepare(model, arguments)
     arguments = with_rate(arguments, model)

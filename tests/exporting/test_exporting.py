@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,35 @@ def test_gguf_in_fewer_bits(saved, quantize: str, most: float, share: float) -> 
     size = (folder / "model.safetensors").stat().st_size
     vocabulary = (output / "tokenizer.json").stat().st_size
     assert (output / "model.gguf").stat().st_size < share * size + vocabulary
+
+
+@pytest.mark.parametrize(
+    ("family", "head"), [("qwen3", "LacunaForCausalLM"), ("modernbert", "LacunaForSequenceClassification")]
+)
+def test_llama_cpp_writes_four_bits(saved, family: str, head: str) -> None:
+    gguf, llama_cpp = pytest.importorskip("gguf"), pytest.importorskip("llama_cpp")
+    wide = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "head_dim": 64}
+    folder = saved(family, head, native=True, **wide, **(LABELS if family == "modernbert" else {}))
+    found, output = export(folder, "gguf", quantize="q4_k")
+    assert 0 < found["largest_difference"] < found["largest_logit"]
+    assert [path.name for path in output.iterdir() if "gguf" in path.name] == ["model.gguf"]
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(output / "model.gguf").tensors}
+    up, layers = tensors["blk.1.ffn_up.weight"], transformers.AutoModel.from_pretrained(folder).layers
+    weight = (layers[1].mlp.Wi if family == "modernbert" else layers[1].mlp.up_proj).weight.detach()
+    read = torch.from_numpy(gguf.quants.dequantize(up.data, up.tensor_type))
+    assert up.tensor_type.name == "Q4_K" and tensors["output_norm.weight"].tensor_type.name == "F32"
+    assert 0.01 < float((read - weight).norm() / weight.norm()) < 0.1
+    llama = llama_cpp.Llama(str(output / "model.gguf"), n_ctx=64, embedding=family == "modernbert", verbose=False)
+    assert llama.embed("a cat") if family == "modernbert" else llama("a cat", max_tokens=1)["choices"]
+
+
+def test_four_bits_without_llama_cpp_name_what_is_missing(saved, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gguf")
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    folder = saved("qwen3", "LacunaForCausalLM")
+    with pytest.raises(InputError, match=r"--quantize q4_k is made by llama.cpp: pip install llama-cpp-python"):
+        export(folder, "gguf", quantize="q4_k")
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 
 @pytest.mark.parametrize("head", ["LacunaForMaskedLM", "LacunaForSequenceClassification"])

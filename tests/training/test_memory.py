@@ -5,8 +5,10 @@ import os
 import re
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import transformers
@@ -20,8 +22,10 @@ from lacuna.common.errors import InputError
 from lacuna.training import TrainingArguments
 from lacuna.training.checkpoints.saving import Progress, Snapshot
 from lacuna.training.optimizers.optimizers import OPTIMIZERS
-from lacuna.training.planning.memory import Memory, StepNeeds
+from lacuna.training.planning import memory as memory_module
+from lacuna.training.planning.memory import Memory, StepNeeds, check_memory
 from lacuna.training.planning.plan import parameters_by_part
+from lacuna.training.stages import Stage
 
 ROWS, VOCAB = 4, 1024
 
@@ -212,6 +216,29 @@ def test_a_model_that_cannot_be_run_on_shapes_has_a_message() -> None:
 
     with pytest.raises(InputError, match=r"the memory of Looks cannot be estimated .*give --micro_batch_size"):
         plan(Looks())
+
+
+def test_steps_for_which_no_device_has_the_memory_are_refused_before_they_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, work = small("modernbert"), RowsOfTokens(length=64)
+    stages = [Stage(0.0, work, batch_size=512, micro_batch_size=512)]
+    needed = StepNeeds(model, work, TrainingArguments(), 512).memory
+
+    def check(has: float) -> None:
+        monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=has))
+        check_memory(model, stages, TrainingArguments(), device=torch.device("cpu"), num_processes=1)
+
+    check(needed(512).total + 1)
+    size = f"{needed(512).total / 1e9:,.0f} GB"
+    with pytest.raises(
+        InputError, match=rf"^512 rows of 64 tokens at once need about {size} .*--micro_batch_size 128 w"
+    ):
+        check(needed(128).total)
+    with pytest.raises(InputError, match=r"not one row fits"):
+        check(0)
+    monkeypatch.setattr(memory_module, "_MUCH", 512 * 64 + 1)
+    check(0)
 
 
 @pytest.mark.slow

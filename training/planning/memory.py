@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 from unittest import mock
 
+import psutil
 import torch
 from accelerate.utils import convert_outputs_to_fp32
 from torch import Tensor, nn
@@ -28,10 +29,13 @@ from lacuna.common.errors import InputError
 from lacuna.common.work import TrainingBatches, Work
 
 from ..arguments import TrainingArguments
+from ..environment import resolved_precision
 from ..optimizers.optimizers import OPTIMIZERS
+from ..stages import Stage
 from ..step import step
 
 _KEPT = 1 / 3  # share of the memory made and freed in a step that glibc does not give back: 0.27 to 0.43 in five runs
+_MUCH = 1 << 15  # tokens at once from which on a step is estimated before a run; of fewer any machine has memory
 _LOOKED_AT = 32  # examples of a work among which the longest are sought
 _MASKED = 512
 """Tokens of a row up to which packed rows have a mask on a CPU; beyond, and on a GPU, kernels know the documents."""
@@ -241,3 +245,37 @@ class StepNeeds:
             allocator=round(peak * _KEPT) if on_cpu else 0,
             checkpoint_copy=weights + state + averages if on_cpu and arguments.writes_checkpoints else 0,
         )
+
+
+def check_memory(
+    model: nn.Module,
+    stages: Sequence[Stage],
+    arguments: TrainingArguments,
+    *,
+    device: torch.device,
+    num_processes: int,
+) -> None:
+    """Refuse steps of very many tokens that need more memory than the device has; the estimate takes seconds.
+
+    Args:
+        model: on the CPU.
+
+    Raises InputError: says how much a step needs, and what would fit.
+    """
+    for stage in stages:
+        if stage.micro_batch_size * len(stage.work.example(0, 0)["input_ids"]) < _MUCH:
+            continue
+        on_gpu, rows = device.type == "cuda", stage.micro_batch_size
+        has = torch.cuda.get_device_properties(device).total_memory if on_gpu else psutil.virtual_memory().total
+        where = (resolved_precision(arguments.mixed_precision), "cuda" if on_gpu else "cpu", num_processes)
+        needs = StepNeeds(model, stage.work, arguments, stage.batch_size // num_processes, *where)
+        try:
+            needed, fits = needs.memory(rows).total, needs.largest_micro_batch(has)
+        except InputError:  # a model that cannot be estimated may still be trained
+            continue
+        if needed > has:
+            way = f"--micro_batch_size {fits} would do, and learns the same" if fits else "not one row fits"
+            size = f"{rows:,} rows of {needs.length:,} tokens at once need about {needed / 1e9:,.0f} GB"
+            raise InputError(
+                f"{size} of memory, and there are {has / 1e9:,.0f}: {way}; shorter rows and a smaller --size need less"
+            )
