@@ -336,7 +336,7 @@ class Benchmark:
             metric = task.metric if task.metric in done else f"masked_{task.metric}"
             guess = done.get(f"baseline_{metric}", done.get(f"baseline_unigram_{metric}"))
             return {"metric": metric, "score": done[metric], "guess": guess, "held_out": done.get("pairs")}
-        done = run_recipe(f"finetune_{task.recipe}", {**given, "average": "none", "output_dir": out})
+        done = run_recipe(f"finetune_{task.recipe}", {**given, "average": "none", "seeds": 1, "output_dir": out})
         judged = (out / "predictions.jsonl").read_bytes().count(b"\n")
         shutil.rmtree(out)  # its log stays
         scores = {f"eval_{task.metric}": "score", f"baseline_{task.metric}": "guess", f"words_{task.metric}": "words"}

@@ -16,6 +16,7 @@ class Work:
     num_eval_examples: int = 0  # held-out examples; 0 means there is nothing to evaluate
     metric: str = "loss"  # name, among those of `summarize`, of the metric that judges a model
     greater_is_better: bool = False
+    blends_few_rows: bool = False  # whether by default the mean of three runs is kept where rows are few
 
     @property
     def mixture(self) -> list[tuple[int, float]]:

@@ -52,11 +52,10 @@ CLAIMS: dict[str, list[str]] = {
         "with an F1 of {transfer[models][runs/novels_20_minutes][3][pretrained][0]:.3f} "
         "({transfer[models][runs/novels_20_minutes][3][first_weights][0]:.3f} from first weights, "
         "{transfer[models][runs/novels_20_minutes][3][words]:.3f} a linear model)",
-        "its accuracy is {teacher-tried[rows][0][classifier]}, where first weights reach "
-        "{teacher-tried[rows][0][first weights]}, TF-IDF of words with logistic regression "
+        "has an accuracy of {teacher-tried[rows][0][soup]}, where one run has {teacher-tried[rows][0][classifier]}, "
+        "first weights {teacher-tried[rows][0][first weights]}, TF-IDF of words with logistic regression "
         "{teacher-tried[rows][0][TF-IDF of words]}, and TF-IDF that knows parts of words too "
-        "{teacher-tried[rows][0][with parts of words]}.",
-        "(`--soup`) is at {teacher-tried[rows][0][soup]}, and",
+        "{teacher-tried[rows][0][with parts of words]}. Once",
         "from these too is at {teacher-tried[rows][0][taught]} (",
         "With 3,440 labels such a mean is at {teacher-tried[rows][3][soup]} and TF-IDF at "
         "{teacher-tried[rows][3][with parts of words]}. Asked for the default of a parameter, it has an F1 of "

@@ -20,13 +20,14 @@ from .arguments import FineTuningArguments
 from .checkpoints.resuming import claim_output_dir, refusal
 from .environment import is_main_process, processes
 from .loop import train
-from .optimizers.adapters import prepare
+from .optimizers.adapters import num_weights, prepare
 from .optimizers.averages import Soup
 from .optimizers.schedules import with_rate
 from .reports.page import ending
-from .stages import resolve
+from .stages import LEAST_EXAMPLES, resolve
 
 SHOWN = 5  # examples that `--dry_run` shows
+MOST_BLENDED = 20e6  # weights of a model that is trained three times without being asked
 
 
 def fine_tune(
@@ -61,17 +62,16 @@ def fine_tune(
     if is_main_process():
         claim_output_dir(arguments)
         print("\n".join([processes().describe(), *describe(0)]), flush=True)
-    counts = {"examples": work.num_examples, "held_out": work.num_eval_examples}
-    info: dict[str, Any] = {"command": shown_command(), **counts, **(run_info or {})}
-    if task := info.get("task"):  # what was left to the work is recorded as it decided
-        decided = work.settings()
-        info["task"] = {name: decided.get(name, it) if it in (None, [], "auto") else it for name, it in task.items()}
-    seeds, every = list(range(arguments.seed, arguments.seed + arguments.seeds)), list[dict[str, float]]()
+    info = _facts(work, run_info or {})
+    models = [make_model(arguments.seed)]
+    if arguments.seeds is None:
+        arguments = replace(arguments, **_runs_for(models[0], work, arguments))
+    seeds, every = list(range(arguments.seed, arguments.seed + (arguments.seeds or 1))), list[dict[str, float]]()
     soup = Soup(len(seeds)) if arguments.soup else None
     for seed in seeds:
         one = arguments if len(seeds) == 1 else _of_seed(arguments, seed)
         results = train(
-            model=make_model(arguments.seed if soup else seed),
+            model=models.pop() if models else make_model(arguments.seed if soup else seed),
             work=work,
             tokenizer=tokenizer,
             arguments=one,
@@ -91,6 +91,16 @@ def fine_tune(
     return results
 
 
+def _facts(work: Work, run_info: dict[str, Any]) -> dict[str, Any]:
+    """What run.json says of the run; options that were left to the work as it decided."""
+    counts = {"examples": work.num_examples, "held_out": work.num_eval_examples}
+    info = {"command": shown_command(), **counts, **run_info}
+    if task := info.get("task"):
+        decided = work.settings()
+        info["task"] = {name: decided.get(name, it) if it in (None, [], "auto") else it for name, it in task.items()}
+    return info
+
+
 def _of_seed(arguments: FineTuningArguments, seed: int) -> FineTuningArguments:
     """The options of one of several runs, which has a folder of its own, but for the last of `--soup`."""
     folder, pours = Path(arguments.output_dir), arguments.soup and seed == arguments.seed + arguments.seeds - 1
@@ -102,6 +112,18 @@ def _of_seed(arguments: FineTuningArguments, seed: int) -> FineTuningArguments:
             claim_output_dir(one)
         print(f"seed {seed}, {seed - arguments.seed + 1} of {arguments.seeds}", flush=True)
     return one
+
+
+def _runs_for(model: nn.Module, work: Work, arguments: FineTuningArguments) -> dict[str, Any]:
+    """How many runs there are where nobody says so: three of few rows, where their mean pays and takes little time."""
+    limits = ("max_steps", "max_epochs", "max_minutes", "max_tokens", "save_steps", "save_minutes", "resume")
+    asked = any(getattr(arguments, name) for name in (*limits, "early_stopping_patience", "lora_rank"))
+    few = work.blends_few_rows and work.num_examples <= LEAST_EXAMPLES and num_weights(model) <= MOST_BLENDED
+    if not few or asked or arguments.average != "best":
+        return {"seeds": 1}
+    if is_main_process():
+        print("few rows: three runs that begin alike, and the mean of their weights (--seeds 1 for one)", flush=True)
+    return {"seeds": 3, "soup": True}
 
 
 def _of_soup(every: list[dict[str, float]]) -> dict[str, float]:

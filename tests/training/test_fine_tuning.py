@@ -17,8 +17,10 @@ from tuned_run import Judged, tune
 
 from lacuna.common.errors import InputError
 from lacuna.common.files import release
-from lacuna.training import claim_output_dir
+from lacuna.training import claim_output_dir, fine_tuning
+from lacuna.training.arguments import FineTuningArguments
 from lacuna.training.fine_tuning import _together, fell_short, outcome
+from lacuna.training.optimizers.adapters import num_weights
 
 TIMED = ("train_seconds", "checkpoint_seconds", "train_tokens_per_second", "compile_seconds")
 
@@ -155,7 +157,39 @@ def test_a_soup_is_the_mean_of_runs_that_begin_alike(tuning_options, tmp_path, c
     written = json.loads((tmp_path / "soup" / "records.json").read_text())
     assert written["score"] == results["eval_score"], "the report is of the soup, not of the last run"
     with pytest.raises(InputError, match="--soup is the mean of several runs: say how many with --seeds"):
-        options("one", soup=True)
+        options("one", seeds=1, soup=True)
+    assert options("alone", soup=True).seeds == 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "runs"),
+    [({}, 3), ({"max_epochs": 1}, 1), ({"max_steps": 2}, 1), ({"save_steps": 1}, 1), ({"average": "none"}, 1),
+     ({"lora_rank": 2}, 1), ("larger", 1), ("more rows", 1), ("another task", 1)],
+)  # fmt: skip
+def test_few_rows_are_learned_three_times_unless_something_is_asked_for(monkeypatch, capsys, changed, runs) -> None:
+    model, work = make_model(hidden_size=32), Judged(num_examples=3001 if changed == "more rows" else 3000)
+    monkeypatch.setattr(Judged, "blends_few_rows", changed != "another task")
+    monkeypatch.setattr(fine_tuning, "MOST_BLENDED", num_weights(model) - (changed == "larger"))
+    limits: dict[str, Any] = {} if isinstance(changed, str) else changed
+    decided = fine_tuning._runs_for(model, work, FineTuningArguments(**limits))
+    assert decided == ({"seeds": 3, "soup": True} if runs == 3 else {"seeds": 1})
+    assert (runs == 3) == ("the mean of their weights" in capsys.readouterr().out)
+
+
+def test_a_classifier_of_few_rows_is_a_soup(tuning_options, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(Judged, "blends_few_rows", True)
+    monkeypatch.setattr("lacuna.training.stages.LEAST_EXAMPLES", 48)
+    results = tune(replace(tuning_options(output_dir=str(tmp_path / "run")), max_steps=None, seed=0))
+    runs = [
+        json.loads((tmp_path / "run" / name / "run.json").read_text())["arguments"]
+        for name in ("", "seed-0", "seed-1")
+    ]
+    assert [(each["seed"], each["max_steps"], each["average"]) for each in runs] == [
+        (2, 9, "none"),
+        (0, 9, "none"),
+        (1, 9, "none"),
+    ]
+    assert "alone_score" in results
 
 
 def test_two_processes_reach_what_one_reaches(three, tmp_path) -> None:
