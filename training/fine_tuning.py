@@ -103,14 +103,15 @@ def _facts(work: Work, run_info: dict[str, Any]) -> dict[str, Any]:
 
 def _of_seed(arguments: FineTuningArguments, seed: int) -> FineTuningArguments:
     """The options of one of several runs, which has a folder of its own, but for the last of `--soup`."""
-    folder, pours = Path(arguments.output_dir), arguments.soup and seed == arguments.seed + arguments.seeds - 1
+    folder, runs = Path(arguments.output_dir), arguments.seeds or 1
+    pours = arguments.soup and seed == arguments.seed + runs - 1
     apart: dict[str, Any] = {} if pours else {"soup": False, "seeds": 1, "output_dir": str(folder / f"seed-{seed}")}
     one = replace(arguments, seed=seed, **apart)
     if is_main_process():
         hold(folder)  # the run before has let go of it
         if not pours:
             claim_output_dir(one)
-        print(f"seed {seed}, {seed - arguments.seed + 1} of {arguments.seeds}", flush=True)
+        print(f"seed {seed}, {seed - arguments.seed + 1} of {runs}", flush=True)
     return one
 
 
