@@ -34,8 +34,6 @@ def no_curves(*, path: Path, **_: Any) -> None:
 
 
 import_module("lacuna.training.reports.log").draw_curves = no_curves
-vocabulary = import_module("lacuna.tokenization.vocabulary")
-for byte in range(0xC2, 0xF5):
-    vocabulary._first_class(bytes([byte]))
+import_module("lacuna.tokenization.vocabulary")._likely_classes()
 gc.collect()
 gc.freeze()  # a collection would copy every page that a forked process shares with the server

@@ -23,21 +23,8 @@ from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
 
+from . import patterns
 from .arguments import TokenizerArguments
-from .patterns import (
-    NO_LIMIT,
-    NORMALIZERS,
-    PATTERNS,
-    SPECIAL_TOKENS,
-    adapt_tokenizer,
-    batches,
-    choose_pattern,
-    copy_backend,
-    cut_runs,
-    split_pieces,
-    untrained_backend,
-    wrap,
-)
 from .vocabulary import ALPHABET, token_bytes
 
 WORD_END = 0x0A
@@ -58,7 +45,9 @@ def train_bpe(*, documents: Iterable[str], show_progress: bool = False, **option
     special = check_options(asked)
     if asked.pattern is None and isinstance(documents, Iterator):
         documents = list(documents)
-    backend = untrained_backend(normalizer=asked.normalizer, pattern=asked.pattern or choose_pattern(documents))
+    backend = patterns.untrained_backend(
+        normalizer=asked.normalizer, pattern=asked.pattern or patterns.choose_pattern(documents)
+    )
     learn_merges(
         backend,
         documents,
@@ -77,8 +66,8 @@ def train_bpe(*, documents: Iterable[str], show_progress: bool = False, **option
             "text of --data. Bring more text; a tokenizer wants a million words or so."
         )
     fill_vocabulary(backend, asked)
-    tokenizer = wrap(backend, extra_special_tokens=special[len(SPECIAL_TOKENS) :])
-    return adapt_tokenizer(tokenizer=tokenizer, shape="encoder", segments=True, max_length=NO_LIMIT)
+    tokenizer = patterns.wrap(backend, extra_special_tokens=special[len(patterns.SPECIAL_TOKENS) :])
+    return patterns.adapt_tokenizer(tokenizer=tokenizer, shape="encoder", segments=True, max_length=patterns.NO_LIMIT)
 
 
 def check_options(asked: TokenizerArguments) -> list[str]:
@@ -86,14 +75,17 @@ def check_options(asked: TokenizerArguments) -> list[str]:
 
     Raises InputError: a name is unknown, a number cannot be, or a special token is one that a text could hold.
     """
-    for option, value, known in (("normalizer", asked.normalizer, NORMALIZERS), ("pattern", asked.pattern, PATTERNS)):
+    for option, value, known in (
+        ("normalizer", asked.normalizer, patterns.NORMALIZERS),
+        ("pattern", asked.pattern, patterns.PATTERNS),
+    ):
         if value is not None and value not in known:
             raise InputError(f"--{option} {value!r} is unknown; there are: {', '.join(known)}.")
-    special = [*SPECIAL_TOKENS, *asked.extra_special_tokens, *sentinels(asked.num_sentinels)]
+    special = [*patterns.SPECIAL_TOKENS, *_more_special(asked)]
     for token in asked.extra_special_tokens:
         if special.count(token) > 1:
             raise InputError(f"--extra_special_tokens: {token!r} is there twice, or is special anyway; name it once.")
-    _check(asked, untrained_backend(normalizer="none", pattern=asked.pattern or "gpt2").pre_tokenizer)
+    _check(asked, patterns.untrained_backend(normalizer="none", pattern=asked.pattern or "gpt2").pre_tokenizer)
     smallest = len(special) + len(ALPHABET)
     if asked.vocab_size < smallest:
         raise InputError(
@@ -116,9 +108,9 @@ def _check(asked: TokenizerArguments, words: Any) -> None:
             )
 
 
-def sentinels(count: int) -> list[str]:
-    """Tokens for the gaps of a text, named as T5 does."""
-    return [f"<extra_id_{number}>" for number in range(count)]
+def _more_special(asked: TokenizerArguments) -> list[str]:
+    """Special tokens beside SPECIAL_TOKENS; those for the gaps of a text are named as T5 does."""
+    return [*asked.extra_special_tokens, *(f"<extra_id_{number}>" for number in range(asked.num_sentinels))]
 
 
 def _padded(size: int, asked: TokenizerArguments) -> int:
@@ -136,8 +128,8 @@ def learn_merges(backend: Tokenizer, documents: Iterable[str], **options: Any) -
         try:
             for document in documents:
                 is_visible = is_visible or bool(document and not document.isspace())
-                for piece in split_pieces(document):
-                    yield from cut_runs(piece)
+                for piece in patterns.split_pieces(document):
+                    yield from patterns.cut_runs(piece)
         except Exception as error:
             failed = error
             raise
@@ -225,7 +217,7 @@ def check_extension(tokenizer: PreTrainedTokenizerFast, asked: TokenizerArgument
         )
     _check(asked, tokenizer.backend_tokenizer.pre_tokenizer)
     known = {token["content"] for token in state["added_tokens"]}
-    wanted = dict.fromkeys([*asked.extra_special_tokens, *sentinels(asked.num_sentinels)])
+    wanted = dict.fromkeys(_more_special(asked))
     special = [token for token in wanted if token not in known]
     room = _padded(asked.vocab_size, asked) - len(tokenizer) - len(special)
     if room < 1 or asked.vocab_size <= len(tokenizer):
@@ -283,10 +275,10 @@ def _append_merges(
 
 def _old_tokens(tokenizer: PreTrainedTokenizerFast, documents: Iterable[str]) -> Iterator[str]:
     """Documents as the learner reads them: a character for each old token, and a line for each word."""
-    backend = copy_backend(tokenizer, special_is_text=True)
+    backend = patterns.copy_backend(tokenizer, special_is_text=True)
     added = np.array(sorted(backend.get_added_tokens_decoder()), dtype=np.uint32)
     texts = (document for document in documents if not document.isspace())
-    for batch in batches(piece for document in texts for piece in split_pieces(document)):
+    for batch in patterns.batches(piece for document in texts for piece in patterns.split_pieces(document)):
         for encoding in backend.encode_batch(batch, add_special_tokens=False):  # the fast one knows no words
             ids = np.array(encoding.ids, dtype=np.uint32)
             if len(ids):

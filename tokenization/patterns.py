@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import regex
@@ -57,18 +57,15 @@ def pattern_of(backend: Tokenizer) -> str:
     return next((name for name, pattern in PATTERNS.items() if json.dumps(pattern) in state), "other")
 
 
-def _strip_accents() -> list[Any]:
-    # Of Latin, Greek and Cyrillic; `normalizers.StripAccents` would take the vowels of Hindi and Thai.
-    return [normalizers.NFD(), normalizers.Replace(Regex(r"[\x{0300}-\x{036F}]"), ""), normalizers.NFC()]
-
-
-NORMALIZERS: dict[str, Callable[[], list[Any]]] = {
-    "none": lambda: [],
-    "nfc": lambda: [normalizers.NFC()],
-    "nfkc": lambda: [normalizers.NFKC()],
-    "lowercase": lambda: [normalizers.Lowercase()],
-    "strip_accents": _strip_accents,
-    "lowercase_strip_accents": lambda: [normalizers.Lowercase(), *_strip_accents()],
+# Of Latin, Greek and Cyrillic; `normalizers.StripAccents` would take the vowels of Hindi and Thai.
+_STRIP_ACCENTS = [normalizers.NFD(), normalizers.Replace(Regex(r"[\x{0300}-\x{036F}]"), ""), normalizers.NFC()]
+NORMALIZERS: dict[str, list[Any]] = {
+    "none": [],
+    "nfc": [normalizers.NFC()],
+    "nfkc": [normalizers.NFKC()],
+    "lowercase": [normalizers.Lowercase()],
+    "strip_accents": _STRIP_ACCENTS,
+    "lowercase_strip_accents": [normalizers.Lowercase(), *_STRIP_ACCENTS],
 }
 
 # The library works in parallel over the strings it is given: one large file would keep all cores but one idle. Pieces
@@ -84,8 +81,7 @@ LATEST_EDGE = 4096  # characters behind PIECE_CHARACTERS: what has no white spac
 def untrained_backend(*, normalizer: str, pattern: str) -> Tokenizer:
     """A byte-level BPE that has learned nothing yet."""
     backend = Tokenizer(models.BPE())
-    steps = NORMALIZERS[normalizer]()
-    if steps:
+    if steps := NORMALIZERS[normalizer]:
         backend.normalizer = steps[0] if len(steps) == 1 else normalizers.Sequence(steps)
     words = pre_tokenizers.Split(Regex(PATTERNS[pattern]), behavior="isolated")
     as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

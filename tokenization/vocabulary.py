@@ -1,9 +1,10 @@
 """Quality of a vocabulary: the bytes and characters of each token, compression, and the tokenizer report."""
 
 import json
+import re
 import sys
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -26,26 +27,14 @@ NONE, SPACE, BLANK, LETTER, DIGIT, OTHER, UNSPACED, PARTIAL = range(8)
 
 # Scripts written without spaces between words: line-break class SA of Unicode (https://www.unicode.org/reports/tr14/),
 # Tibetan, Javanese, Balinese, and what is written with Han and kana.
-UNSPACED_RANGES = [
-    (0x0E00, 0x109F),  # Thai, Lao, Tibetan, Myanmar
-    (0x1780, 0x17FF),  # Khmer
-    (0x1950, 0x19DF),  # Tai Le, New Tai Lue
-    (0x1A20, 0x1AAF),  # Tai Tham
-    (0x1B00, 0x1B7F),  # Balinese
-    (0x2E80, 0x312F),  # Han radicals, iteration marks, Hiragana, Katakana, Bopomofo
-    (0x31A0, 0x4DBF),  # Bopomofo and Katakana extended, Han A
-    (0x4E00, 0xA4CF),  # Han, Yi
-    (0xA980, 0xA9FF),  # Javanese, Myanmar B
-    (0xAA60, 0xAADF),  # Myanmar A, Tai Viet
-    (0xF900, 0xFAFF),  # Han, compatibility
-    (0xFF66, 0xFF9F),  # Katakana of half width
-    (0x11700, 0x1174F),  # Ahom
-    (0x16FE0, 0x18DFF),  # marks of Han, Tangut, Khitan
-    (0x1AFF0, 0x1B16F),  # kana, historic and small
-    (0x20000, 0x3FFFF),  # Han B onwards
-]
+UNSPACED_SCRIPTS = re.compile(
+    "[\u0e00-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\u1b00-\u1b7f"  # Thai to Myanmar, Khmer, Tai, Balinese
+    "\ua980-\ua9ff\uaa60-\uaadf\U00011700-\U0001174f"  # Javanese, Myanmar A and B, Tai Viet, Ahom
+    "\u2e80-\u312f\u31a0-\u4dbf\u4e00-\ua4cf\uf900-\ufaff\uff66-\uff9f"  # Han, kana, Bopomofo, Yi
+    "\U00016fe0-\U00018dff\U0001aff0-\U0001b16f\U00020000-\U0003ffff]"  # Tangut, Khitan, historic kana, Han B onwards
+)
 # Combining in name, but they belong to a symbol: emoji and keycaps.
-VARIATION_SELECTORS = [(0xFE00, 0xFE0F), (0xE0100, 0xE01EF)]
+OF_SYMBOLS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 
 ROWS = [
     ("bytes per token", "bytes_per_token", ".2f"),
@@ -121,7 +110,7 @@ def _first_class(piece: bytes) -> int:
     length = _character_length(piece[0])
     if piece[0] in CONTINUATION:
         return PARTIAL
-    return _likely_class(piece, length) if len(piece) < length else _class_of_bytes(piece[:length])
+    return _likely_classes().get(piece, OTHER) if len(piece) < length else _class_of_bytes(piece[:length])
 
 
 def _last_class(piece: bytes) -> int:
@@ -132,11 +121,7 @@ def _last_class(piece: bytes) -> int:
 
 def _character_length(byte: int) -> int:
     """Bytes of the UTF-8 character that begins with this byte; 0 where none does."""
-    if byte < 0x80:
-        return 1
-    if 0xC2 <= byte <= 0xF4:
-        return 2 + (byte >= 0xE0) + (byte >= 0xF0)
-    return 0
+    return 1 if byte < 0x80 else 2 + (byte >= 0xE0) + (byte >= 0xF0) if 0xC2 <= byte <= 0xF4 else 0
 
 
 def _class_of_bytes(character: bytes) -> int:
@@ -147,19 +132,15 @@ def _class_of_bytes(character: bytes) -> int:
 
 
 @cache
-def _likely_class(begin: bytes, length: int) -> int:
-    """The most frequent class among the characters of `length` bytes that begin with `begin`."""
-    if any(byte not in CONTINUATION for byte in begin[1:]):
-        return OTHER
-    value = begin[0] & 0x7F >> length
-    for byte in begin[1:]:
-        value = value << 6 | byte & 0x3F
-    missing = 6 * (length - len(begin))  # bits
-    smallest = {2: 0x80, 3: 0x800, 4: 0x10000}[length]
-    codes = range(max(value << missing, smallest), min(value + 1 << missing, sys.maxunicode + 1))
-    assigned = (char for char in map(chr, codes) if unicodedata.category(char) not in ("Cn", "Co", "Cs"))
-    counts = Counter(map(character_class, assigned))
-    return counts.most_common(1)[0][0] if counts else OTHER
+def _likely_classes() -> dict[bytes, int]:
+    """The most frequent class among the characters that begin with some bytes, by these bytes."""
+    counts: defaultdict[bytes, Counter[int]] = defaultdict(Counter)
+    for character in map(chr, range(0x80, sys.maxunicode + 1)):
+        if unicodedata.category(character) not in ("Cn", "Co", "Cs"):
+            data, kind = character.encode(), character_class(character)
+            for length in range(1, len(data)):
+                counts[data[:length]][kind] += 1
+    return {begin: of_kinds.most_common(1)[0][0] for begin, of_kinds in counts.items()}
 
 
 @cache
@@ -170,14 +151,13 @@ def character_class(character: str) -> int:
     if character.isspace() and not "\x1c" <= character <= "\x1f":  # Python alone takes these four for white space
         return BLANK
     category = unicodedata.category(character)
-    code = ord(character)
     letter = category[0] in "LM"
     # Nl for the Han digit zero and the Hangzhou numerals.
-    if (letter or category == "Nl") and any(low <= code <= high for low, high in UNSPACED_RANGES):
+    if (letter or category == "Nl") and UNSPACED_SCRIPTS.match(character):
         return UNSPACED
     if category[0] == "N":
         return DIGIT
-    if category == "Me" or any(low <= code <= high for low, high in VARIATION_SELECTORS):
+    if category == "Me" or OF_SYMBOLS.match(character):
         return OTHER
     return LETTER if letter else OTHER
 

@@ -56,7 +56,7 @@ TOKENIZERS = {
     "llama3": make(LLAMA3),
     "gpt4": make(GPT4),
     "gpt4o": make(GPT4O),
-    **{name: make(PATTERNS["modern"], normalizers.Sequence(parts())) for name, parts in NORMALIZERS.items()},
+    **{name: make(PATTERNS["modern"], normalizers.Sequence(parts)) for name, parts in NORMALIZERS.items()},
     "bert": make(LLAMA3, normalizers.BertNormalizer()),
     "added": make(PATTERNS["modern"], added=("<tool>", "  ")),
 }
