@@ -80,17 +80,13 @@ def _document(module: Module) -> str:
     return "\n\n".join([module.name, *parts.values()]) + "\n" if parts else ""
 
 
-@cache
-def read_topics() -> tuple[str, ...]:
-    """The chapters of the language reference behind `help()`, sorted by name."""
-    path = _root() / "pydoc_data" / "topics.py"
-    if not path.exists():  # some systems leave it out
-        return ()
-    for node in ast.parse(path.read_bytes()).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "topics":
-            topics = ast.literal_eval(node.value)
-            return tuple(topics[name] for name in sorted(topics))
-    return ()
+def read_topics() -> list[str]:
+    """The chapters of the language reference behind `help()`, sorted by name; none on systems that leave them out."""
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        return []
+    return [topics[name] for name in sorted(topics)]
 
 
 @cache
