@@ -30,7 +30,6 @@ from lacuna.common.private import shown
 from ..arguments import CorpusArguments, StoreArguments
 from ..read.streams import say_once
 from ..read.text import Document, Text, open_text
-from .encoding import token_dtype
 from .pieces import BUILD, KEPT, SUFFIX, TOKENIZER, BuildOptions, Piece, TextPiece, make_pieces
 from .token_store import FILES, FOLDER, FORMAT_VERSION, MANIFEST, TokenStore, open_store
 
@@ -289,8 +288,7 @@ def assemble(
     folder.mkdir(parents=True)
     again = find_equal(piece.load("hashes")[0] for piece in pieces)
     dropped = {"duplicates": int(again.sum())} if again.any() else {}
-    dtype = token_dtype(options.vocab_size)
-    total = sum(piece.num_tokens for piece in pieces) * dtype.itemsize
+    total = sum(piece.num_tokens for piece in pieces) * options.dtype.itemsize
     counts = np.zeros((len(sources), len(COUNTS)), dtype=np.int64)
     first = 0
     with progress_bar(total=total, doing="joining", unit="B", delay=0) as bar, ExitStack() as stack:
@@ -307,7 +305,7 @@ def assemble(
             for file, start, each in zip(offset_files, (num_tokens, num_sentences), (lengths, sentences), strict=True):
                 file.write((start + np.cumsum(each, dtype=np.int64)).tobytes())
             counts[piece.source] += len(sentences), len(lengths), len(tokens), sizes.sum(dtype=np.int64)
-            bar.update(piece.num_tokens * dtype.itemsize)
+            bar.update(piece.num_tokens * options.dtype.itemsize)
         num_documents, num_sentences, *_ = counts.sum(axis=0).tolist()
         for file, count in zip(offset_files, (num_sentences, num_documents), strict=True):
             _write_header(file, count + 1)
@@ -322,7 +320,7 @@ def assemble(
     in_all = _named(counts.sum(axis=0))
     return {
         "format_version": FORMAT_VERSION,
-        "dtype": dtype.name,
+        "dtype": options.dtype.name,
         "vocab_size": options.vocab_size,
         **in_all,
         "language": options.language,

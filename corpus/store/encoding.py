@@ -20,6 +20,7 @@ import numpy as np
 import regex
 import sentencex
 from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
 
 # A text without any mark (a table, a log) is cut between words, so that no piece is larger than a model can use.
 MAX_CHARACTERS = 2000
@@ -58,6 +59,7 @@ SAFE_PATTERN = re.compile(
     rf"(?:{_ITEM}|\\S|\[\^?(?:{_ITEM})+\]|{_ENDINGS}|\(\?[:!=]|[|)?*+]|\{{\d+(?:,\d*)?\}}(?![+?]))+"
 )
 MAX_WORDS = 1 << 17  # in the table, with some 150 bytes for each
+_BYTE_LEVEL = ByteLevel(add_prefix_space=False, use_regex=False)
 
 
 def split_sentences(text: str, *, language: str = "en") -> list[str]:
@@ -187,11 +189,6 @@ def batched_sentences(texts: list[bytes], language: str) -> Iterator[tuple[list[
         yield owners, sentences
 
 
-def token_dtype(vocab_size: int) -> np.dtype:
-    """The smallest unsigned integer that holds ids below `vocab_size`."""
-    return np.dtype(np.uint8 if vocab_size <= 1 << 8 else np.uint16 if vocab_size <= 1 << 16 else np.uint32)
-
-
 class SentenceEncoder:
     """Encodes lists of sentences with a tokenizer, as its `to_str` gives it; special tokens in them are text."""
 
@@ -237,7 +234,7 @@ class SentenceEncoder:
 
     def _encode_word(self, word: str) -> bytes:
         # The model neither normalizes nor cuts, and sees bytes as letters.
-        letters = word.encode().decode("latin-1").translate(_byte_letters())
+        letters = "".join(part for part, _ in _BYTE_LEVEL.pre_tokenize_str(word))
         return self._pack([token.id for token in self._model.tokenize(letters)])
 
 
@@ -266,11 +263,3 @@ def _known_characters() -> str:
     """
     old = unicodedata.ucd_3_2_0
     return "".join(re.escape(chr(code)) for code in range(0x3000) if old.category(chr(code)) != "Cn")
-
-
-@cache
-def _byte_letters() -> dict[int, str]:
-    """The letter that byte-level BPE writes for each byte (GPT-2's table)."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {byte: chr(byte) for byte in shown} | {byte: chr(256 + place) for place, byte in enumerate(hidden)}

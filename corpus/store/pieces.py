@@ -35,7 +35,7 @@ import numpy as np
 from lacuna.common.errors import LacunaError, StorageError, WorkerError
 from lacuna.common.files import replacing, write_text
 
-from .encoding import SentenceEncoder, batched_sentences, token_dtype
+from .encoding import SentenceEncoder, batched_sentences
 
 BUILD = "build.json"
 TOKENIZER = "tokenizer.json"
@@ -51,6 +51,11 @@ class BuildOptions:
     tokenizer: str  # fingerprint
     vocab_size: int
     language: str
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of token ids: the smallest unsigned integer that holds them."""
+        return np.min_scalar_type(self.vocab_size - 1)
 
     def save(self, path: Path) -> None:
         write_text(path, json.dumps(asdict(self), indent=2), hint=KEPT)
@@ -205,4 +210,4 @@ def _load_build(folder: Path) -> tuple[BuildOptions, SentenceEncoder]:
     """The options of a build, and the encoder that all its pieces are made with."""
     options = BuildOptions(**json.loads((folder / BUILD).read_bytes()))
     tokenizer_json = (folder / TOKENIZER).read_text(encoding="utf-8")
-    return options, SentenceEncoder(tokenizer_json=tokenizer_json, dtype=token_dtype(options.vocab_size))
+    return options, SentenceEncoder(tokenizer_json=tokenizer_json, dtype=options.dtype)

@@ -14,7 +14,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 from tokenizers.pre_tokenizers import ByteLevel
 
 from lacuna.corpus.store import encoding
-from lacuna.corpus.store.encoding import GPT2_PATTERN, SentenceEncoder, token_dtype
+from lacuna.corpus.store.encoding import GPT2_PATTERN, SentenceEncoder
+from lacuna.corpus.store.pieces import BuildOptions
 from lacuna.tokenization.patterns import NORMALIZERS, PATTERNS
 
 LLAMA3 = (
@@ -190,4 +191,4 @@ def test_an_expression_that_leaves_something_out() -> None:
 @pytest.mark.parametrize(("size", "name"), [(1, "uint8"), (256, "uint8"), (257, "uint16"), (65536, "uint16"),
                                             (65537, "uint32")])  # fmt: skip
 def test_the_smallest_type(size: int, name: str) -> None:
-    assert token_dtype(size).name == name
+    assert BuildOptions(text="", tokenizer="", vocab_size=size, language="en").dtype.name == name
