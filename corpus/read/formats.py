@@ -3,6 +3,7 @@
 import csv
 import difflib
 import json
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -291,14 +292,13 @@ def _on_disk(path: Path) -> Iterator[BinaryIO]:
             yield file
         return
     with tempfile.TemporaryFile() as copy, open_stream(path) as stream:
-        while chunk := stream.read(CHUNK_BYTES):
-            try:
-                copy.write(chunk)
-            except OSError as error:
-                raise StorageError(
-                    f"{shown(path)} cannot be unpacked in {tempfile.gettempdir()}: {error.strerror}; set TMPDIR to a "
-                    "folder with more room"
-                ) from error
+        try:
+            shutil.copyfileobj(stream, copy)
+        except OSError as error:
+            raise StorageError(
+                f"{shown(path)} cannot be unpacked in {tempfile.gettempdir()}: {error.strerror}; set TMPDIR to a "
+                "folder with more room"
+            ) from error
         copy.seek(0)
         yield copy
 

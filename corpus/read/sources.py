@@ -19,7 +19,6 @@ from lacuna.common.private import shown, without_secrets
 from .formats import RECORD_KINDS, Record, check_named, iter_records, kind_of
 from .streams import COMPRESSIONS, MARKUP, Reading, unreadable
 
-GLOB_SIGNS = "*?["
 KINDS = frozenset({".txt", *RECORD_KINDS})
 TEXT_KINDS = KINDS | MARKUP.keys()
 SPLIT_WAY = "name one with --dataset_split"
@@ -51,7 +50,7 @@ def _parse_source(value: str) -> tuple[str, float | None]:
     try:
         weight = float(tail)
     except ValueError:
-        if not os.path.lexists(_expand(name)) and not any(sign in name for sign in GLOB_SIGNS):
+        if not os.path.lexists(_expand(name)) and not glob.has_magic(name):
             return value, None  # the message on a missing file shows the whole
         raise InputError(f"--data {shown(value)}: the weight {tail!r} is not a number.") from None
     if not (0 < weight < math.inf):
@@ -90,7 +89,7 @@ def _files_of(name: str, split: str | None, kinds: frozenset[str]) -> list[Path]
         raise unreadable(path, error) from error
     if path.is_symlink():
         raise InputError(f"{shown(path)} is a link to {shown(os.readlink(path))}, which is not there.")
-    if any(sign in name for sign in GLOB_SIGNS):
+    if glob.has_magic(name):
         return _glob_files(name, split, kinds)
     raise InputError(f"there is no file or folder {shown(path)}.{near_names(path)}")
 

@@ -65,22 +65,21 @@ class Stream:
     path: Path
     raw: BinaryIO
     source: BinaryIO
-    compression: str | None
-    progress: Progress
-    encoding: str
+    how: Reading
     position: int = 0  # in the uncompressed bytes
 
     def __post_init__(self) -> None:
-        self._decoder = None if self.encoding == "utf-8" else codecs.getincrementaldecoder(self.encoding)()
+        encoding = self.how.encoding
+        self._decoder = None if encoding == "utf-8" else codecs.getincrementaldecoder(encoding)()
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int = CHUNK_BYTES, /) -> bytes:
         """About `size` bytes, empty at the end; InputError where the disk, the archive or another encoding fails."""
         data = self._read(size)
         while self._decoder is not None:
             try:
                 text = self._decoder.decode(data, final=not data).encode()
             except UnicodeError as error:
-                what = f"{shown(self.path)} is not valid {self.encoding}"
+                what = f"{shown(self.path)} is not valid {self.how.encoding}"
                 if isinstance(error, UnicodeDecodeError):  # what the decoder held back is in its object, too
                     offset = self.position - len(error.object) + error.start
                     what += f" (0x{error.object[error.start]:02x}), at byte {offset}"
@@ -94,15 +93,15 @@ class Stream:
         try:
             data = self.source.read(size)
         except OSError as error:
-            if self.compression is None:
+            if self.source is self.raw:
                 raise unreadable(self.path, error) from error
-            size = os.fstat(self.raw.fileno()).st_size
+            archive, size = COMPRESSIONS[self.path.suffix.lower()], os.fstat(self.raw.fileno()).st_size
             raise InputError(
-                f"{shown(self.path)} is a broken {self.compression} archive: {error}, near byte {self.raw.tell():,} "
+                f"{shown(self.path)} is a broken {archive} archive: {error}, near byte {self.raw.tell():,} "
                 f"of {size:,} on disk, after {self.position:,} bytes of text. Copy or compress it again."
             ) from error
         self.position += len(data)
-        self.progress.current = self.raw.tell()
+        self.how.progress.current = self.raw.tell()
         return data
 
 
@@ -117,14 +116,14 @@ def open_stream(path: Path, how: Reading | None = None) -> Iterator[Stream]:
         raise unreadable(path, error) from error
     with file:
         if compression is None:
-            yield Stream(path, file, file, None, how.progress, how.encoding)
+            yield Stream(path, file, file, how)
         else:
             # Arrow reads both kinds with one call, takes members and frames that follow each other, tells a truncated
             # archive from a whole one (zstandard's stream_reader does not) and returns no more than requested.
             import pyarrow
 
             with pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), compression) as source:
-                yield Stream(path, file, source, compression, how.progress, how.encoding)
+                yield Stream(path, file, source, how)
 
 
 def read_lines(stream: Stream, *, limit: int = MAX_DOCUMENT_BYTES) -> Iterator[Line | BadRecord]:
@@ -244,7 +243,7 @@ def _whole_file(stream: Stream) -> Iterator[Piece | BadRecord]:
         if len(data) > MAX_DOCUMENT_BYTES:
             yield too_long(stream.path, Line(data, 1, 0), "document")
             return
-    yield from _piece(Line(data, 1, 0), stream.path)
+    yield _piece(Line(data, 1, 0), stream.path)
 
 
 def _each_line(stream: Stream) -> Iterator[Piece | BadRecord]:
@@ -252,7 +251,7 @@ def _each_line(stream: Stream) -> Iterator[Piece | BadRecord]:
         if isinstance(line, BadRecord):
             yield line
         elif not line.data.isspace():
-            yield from _piece(line, stream.path, keep_end=False)
+            yield _piece(line, stream.path, keep_end=False)
 
 
 def _between_blank_lines(stream: Stream) -> Iterator[Piece | BadRecord]:
@@ -266,7 +265,7 @@ def _between_blank_lines(stream: Stream) -> Iterator[Piece | BadRecord]:
             data, first, broken = bytearray(), None, True
         elif line is None or line.data.isspace():
             if first is not None:
-                yield from _piece(Line(data, first.number, first.offset), stream.path, keep_end=False)
+                yield _piece(Line(data, first.number, first.offset), stream.path, keep_end=False)
             data, first, broken = bytearray(), None, False
         elif not broken:
             first = first or line
@@ -342,20 +341,18 @@ BOUNDARIES: dict[str, Callable[[Stream], Iterator[Piece | BadRecord]]] = {
 }
 
 
-def _piece(line: Line, path: Path, *, keep_end: bool = True) -> Iterator[Piece | BadRecord]:
+def _piece(line: Line, path: Path, *, keep_end: bool = True) -> Piece | BadRecord:
     try:
         text = decode(line, path)
     except BadRecord as error:
-        yield error
-        return
+        return error
     text = text if keep_end else text.rstrip("\r\n")
     position = text.find("\0")
     if position < 0:
-        yield Piece(normalize_lines(text), line.number, line.offset)
-    else:
-        number, offset = line.number + text.count("\n", 0, position), line.offset + len(text[:position].encode())
-        begin = max(text.rfind("\n", 0, position) + 1, position - 40)
-        yield bad_record(path, number=number, what=NUL, offset=offset, head=text[begin : begin + 80])
+        return Piece(normalize_lines(text), line.number, line.offset)
+    number, offset = line.number + text.count("\n", 0, position), line.offset + len(text[:position].encode())
+    begin = max(text.rfind("\n", 0, position) + 1, position - 40)
+    return bad_record(path, number=number, what=NUL, offset=offset, head=text[begin : begin + 80])
 
 
 def normalize_lines(text: str) -> str:

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -79,6 +79,7 @@ class _HubFile:
         """Nothing to compare."""
 
 
+@dataclass(eq=False, repr=False)
 class Text:
     """All of --data, opened: knows its files, reads documents in a stable order, says what decides them.
 
@@ -86,26 +87,19 @@ class Text:
     `bad_records` tell about the iteration of `documents` that began last.
     """
 
-    def __init__(
-        self,
-        *,
-        names: list[str],
-        weights: list[float] | None,
-        files: Sequence[_File | _HubFile],
-        arguments: TextArguments,
-        more: Sequence[str] = (),
-    ) -> None:
-        self.names = names
-        self.weights = weights
-        self.language = arguments.language
-        sizes = [file.size for file in files if isinstance(file, _File)]
-        self.total_bytes = sum(sizes) if files and len(sizes) == len(files) else None
-        self.dropped: dict[str, int] = {}
-        self.bad_records: list[str] = []
-        self._files = list(files)
-        self._more = list(more)  # texts of the first source, where they are not in a file
-        self._arguments = arguments
-        self._how = Reading(column=arguments.text_column, **arguments.reading())
+    names: list[str]
+    weights: list[float] | None
+    files: list[_File | _HubFile]
+    arguments: TextArguments
+    more: list[str] = field(default_factory=list)  # texts of the first source, where they are not in a file
+    dropped: dict[str, int] = field(default_factory=dict, init=False)
+    bad_records: list[str] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.language = self.arguments.language
+        sizes = [file.size for file in self.files if isinstance(file, _File)]
+        self.total_bytes = sum(sizes) if sizes and len(sizes) == len(self.files) else None
+        self._how = Reading(column=self.arguments.text_column, **self.arguments.reading())
 
     @property
     def bytes_read(self) -> int:
@@ -116,16 +110,16 @@ class Text:
     def fingerprint(self) -> str:
         """SHA-256 (hexadecimal) of all that decides the documents: content of the files in order, options, version.
         Names, dates and weights do not count."""
-        options = self._arguments
+        options = self.arguments
         digest = hashlib.sha256(f"{VERSION} {options.on_bad_record} {options.unwrap and 2} {len(self.names)}".encode())
         if reading := options.reading():
             digest.update(json.dumps(reading).encode())
-        if not self._files:
+        if not self.files:
             digest.update(builtin_fingerprint().encode())
-        if self._more:
-            digest.update(json.dumps(self._more).encode())
-        hashes = iter(hash_files([file.path for file in self._files if isinstance(file, _File)]))
-        for file in self._files:
+        if self.more:
+            digest.update(json.dumps(self.more).encode())
+        hashes = iter(hash_files([file.path for file in self.files if isinstance(file, _File)]))
+        for file in self.files:
             file.check()
             if isinstance(file, _HubFile):
                 about = [*astuple(file.dataset), file.part, options.text_column]
@@ -147,13 +141,9 @@ class Text:
         if not texts:
             raise InputError(f"{shown(name)}: there are none")
         names, weights = (self.names, self.weights) if self.weights else ([" ".join(self.names)], [1.0])
-        return Text(
-            names=[name, *names],
-            weights=[share, *((1 - share) * weight for weight in weights)],
-            files=[replace(file, source=1 + (file.source if self.weights else 0)) for file in self._files],
-            arguments=self._arguments,
-            more=texts,
-        )
+        weights = [share, *((1 - share) * weight for weight in weights)]
+        files = [replace(file, source=1 + (file.source if self.weights else 0)) for file in self.files]
+        return replace(self, names=[name, *names], weights=weights, files=files, more=texts)
 
     def texts(self) -> Iterator[str]:
         """The texts of all documents."""
@@ -176,12 +166,12 @@ class Text:
             raise InputError(f"--data {' '.join(map(shown, self.names))}: there is no text in it.{first}")
 
     def _read(self) -> Iterator[Document]:
-        for number, text in enumerate(self._more, start=1):
+        for number, text in enumerate(self.more, start=1):
             yield Document(text, 0, f"{self.names[0]}:{number}")
-        if not self._files:
+        if not self.files:
             for number, text in enumerate(builtin_documents(), start=1):
                 yield Document(text, len(self.names) - 1, f"{BUILTIN}:{number}")
-        for file in self._files:
+        for file in self.files:
             yield from self._file_documents(file)
             if isinstance(file, _File):
                 self._how.progress.finished += file.size
@@ -206,12 +196,12 @@ class Text:
         if not anything and isinstance(file, _File) and self._bad == bad_before:
             self._records += 1
             is_text = kind_of(file.path) in (".txt", *MARKUP)
-            held = "it holds no text" if is_text else f"no row has text in the column {self._arguments.text_column!r}"
+            held = "it holds no text" if is_text else f"no row has text in the column {self.arguments.text_column!r}"
             self._pass_over(BadRecord(f"{shown(file.path)} is empty: {held}. Remove it from --data, or fill it."))
         file.check()
 
     def _pieces(self, file: _File | _HubFile) -> Iterator[Piece | BadRecord]:
-        boundary, column, how = self._arguments.document_boundary, self._arguments.text_column, self._how
+        boundary, column, how = self.arguments.document_boundary, self.arguments.text_column, self._how
         kind, together = "" if isinstance(file, _HubFile) else kind_of(file.path), False
         if isinstance(file, _HubFile):
             pieces = read_texts(file.dataset.records(part=file.part, column=column), column=column)
@@ -222,11 +212,11 @@ class Text:
             together = boundary == "blank_line"
         else:
             pieces = read_texts(iter_records(file.path, how), column=column)
-        return unwrapped(pieces, together=together) if self._arguments.unwrap else pieces
+        return unwrapped(pieces, together=together) if self.arguments.unwrap else pieces
 
     def _pass_over(self, error: BadRecord) -> None:
         """Count a bad record, or stop at it."""
-        if self._arguments.on_bad_record != "skip":
+        if self.arguments.on_bad_record != "skip":
             raise error
         self._bad += 1
         self.dropped[BAD_RECORD] = self._bad
