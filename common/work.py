@@ -89,15 +89,10 @@ class Work:
         return {}
 
 
-class TrainingBatches:
-    """The collate function of a data loader: batches to train on, with hints where they go to a GPU."""
-
-    def __init__(self, work: Work, device: torch.device) -> None:
-        self.work, self.hints = work, device.type != "cpu"
-
-    def __call__(self, examples: list[dict[str, Any]]) -> Tensors:
-        batch = self.work.collate(examples)
-        return self.work.with_hints(batch) if self.hints else batch
+def training_batch(examples: list[dict[str, Any]], *, work: Work, device: torch.device) -> Tensors:
+    """A batch to train on, with hints where it goes to a GPU."""
+    batch = work.collate(examples)
+    return batch if device.type == "cpu" else work.with_hints(batch)
 
 
 def to_device(batch: Tensors, device: torch.device) -> Tensors:

@@ -7,6 +7,7 @@ every tensor that is made on the host or in float64.
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lacuna.common.work import TrainingBatches, Work
+from lacuna.common.work import Work, training_batch
 from lacuna.modeling import kernels_lacuna, masks_lacuna
 from lacuna.training.step import step
 
@@ -74,7 +75,7 @@ def as_on_a_gpu(kernel: str = "varlen") -> Iterator[None]:
 
 def run_step(work: Work, model: Any, *, has_hints: bool = True, micro_batches: int = 2) -> None:
     """Forward and backward passes of a step on batches that were made for a GPU; WaitsError: see `NoWaiting`."""
-    collate = TrainingBatches(work, GPU) if has_hints else work.collate
+    collate = partial(training_batch, work=work, device=GPU) if has_hints else work.collate
     rows = [range(start, start + 4) for start in range(0, 4 * micro_batches, 4)]
     batches = [collate([work.example(row % work.num_examples, row) for row in each]) for each in rows]
     model = model.to(GPU).train()

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from lacuna.common.errors import InputError
-from lacuna.common.work import TrainingBatches
+from lacuna.common.work import training_batch
 
 from .arguments import TrainingArguments
 from .stages import Stage, tokens_per_step
@@ -91,7 +91,7 @@ def warm_up(
     for stage in stages:
         rows = range(stage.micro_batch_size)
         examples = [stage.work.example(row % stage.work.num_examples, row) for row in rows]
-        batch = TrainingBatches(stage.work, device)(examples)  # as in training, or a GPU would compile other kernels
+        batch = training_batch(examples, work=stage.work, device=device)  # or a GPU would compile other kernels
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             step(stage.work, model, [batch], device=device, backward=backward)
         model.zero_grad(set_to_none=True)

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from lacuna.common.errors import InputError, NumericsError, StoppedError, StorageError
 from lacuna.common.files import release, write_text
-from lacuna.common.work import TrainingBatches, Work
+from lacuna.common.work import Work, training_batch
 
 from .arguments import TrainingArguments
 from .checkpoints.saving import save_final
@@ -290,7 +290,7 @@ def _loader(run: Run, stage: Stage) -> DataLoader:
     return DataLoader(
         TrainingExamples(stage.work),
         batch_sampler=sampler,
-        collate_fn=TrainingBatches(stage.work, accelerator.device),
+        collate_fn=partial(training_batch, work=stage.work, device=accelerator.device),
         num_workers=num_workers,
         generator=torch.Generator(),  # the loader draws a number; dropout's generator is left alone
         pin_memory=on_gpu,

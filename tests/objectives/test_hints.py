@@ -19,7 +19,7 @@ from transformers import (
     GPT2LMHeadModel,
 )
 
-from lacuna.common.work import TrainingBatches
+from lacuna.common.work import training_batch
 from lacuna.modeling import LacunaConfig
 from lacuna.objectives import IGNORED, OBJECTIVES
 from lacuna.objectives.data import HINTS, TOKENS_A_SLOT, document_bounds, for_model, target_positions
@@ -89,16 +89,16 @@ def test_other_models_get_none(make) -> None:
 def test_only_a_gpu_is_told(make) -> None:
     work = make("mlm")
     examples = [work.example(row, row) for row in range(2)]
-    assert set(TrainingBatches(work, torch.device("cpu"))(examples)) == {*work.collate(examples)}
-    assert set(TrainingBatches(work, torch.device("cuda"))(examples)) == {*work.collate(examples), *HINTS}
-    assert set(TrainingBatches(work, torch.device("mps"))(examples)) == {*work.collate(examples), *HINTS}
+    for device, hints in (("cpu", set()), ("cuda", HINTS), ("mps", HINTS)):
+        batch = training_batch(examples, work=work, device=torch.device(device))
+        assert set(batch) == {*work.collate(examples), *hints}
 
 
 def test_masks_that_hide_nothing_are_left_out(make) -> None:
     work = make("mlm_nsp")
     by_length = sorted(range(work.num_examples), key=lambda row: len(work.example(row, row)["input_ids"]))
     for rows, is_padded in ((by_length[:1], False), (by_length[:: len(by_length) - 1], True)):
-        batch = TrainingBatches(work, torch.device("cuda"))([work.example(row, row) for row in rows])
+        batch = training_batch([work.example(row, row) for row in rows], work=work, device=torch.device("cuda"))
         assert ("attention_mask" in batch) == is_padded
 
 

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from lacuna.common.errors import InputError
-from lacuna.common.work import TrainingBatches, Work
+from lacuna.common.work import Work, training_batch
 
 from ..arguments import TrainingArguments
 from ..environment import resolved_precision
@@ -210,7 +210,7 @@ class StepNeeds:
     def batch(self, rows: int) -> dict[str, Tensor]:
         """A batch of long examples."""
         examples = self._examples * (rows // len(self._examples) + 1)
-        return TrainingBatches(self.work, torch.device(self.device_type))(examples[:rows])
+        return training_batch(examples[:rows], work=self.work, device=torch.device(self.device_type))
 
     def flops(self) -> float:
         """Operations of forward and backward for one row."""
