@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from functools import partial
+from operator import ge, gt, le, lt
 from typing import Any
 
 from .errors import InputError
@@ -146,16 +147,11 @@ def check_range(
 
     Raises InputError: names the option, the range and the value.
     """
-    limits = [
-        (above, "above", lambda value: value > above),
-        (at_least, "at least", lambda value: value >= at_least),
-        (below, "below", lambda value: value < below),
-        (at_most, "at most", lambda value: value <= at_most),
-    ]
+    limits = [("above", above, gt), ("at least", at_least, ge), ("below", below, lt), ("at most", at_most, le)]
     for name in names:
         value = getattr(options, name)
-        if value is None or (math.isfinite(value) and all(holds(value) for _, _, holds in limits)):
+        if value is None or (math.isfinite(value) and all(holds(value, limit) for _, limit, holds in limits)):
             continue
-        what = " and ".join(f"{words} {limit:,.10g}" for limit, words, _ in limits if math.isfinite(limit))
+        what = " and ".join(f"{words} {limit:,.10g}" for words, limit, _ in limits if math.isfinite(limit))
         plain = {"at least 0": "not be negative", "above 0": "be greater than 0"}
         raise InputError(f"--{name} must {plain.get(what, f'be {what}')}, got {value}")
