@@ -8,7 +8,6 @@ from lacuna.common.errors import InputError
 from lacuna.common.options import ReadingArguments, check_range, essential, option
 
 _data = partial(option, group="data")
-_work = partial(option, group="work")
 
 
 @dataclass
@@ -78,10 +77,11 @@ class StoreArguments(TextArguments):
     """Options of `recipes/prepare_corpus.py`."""
 
     output_dir: str = essential("runs/corpus", "Where the token store is written.")
-    num_workers: int | None = _work(
+    num_workers: int | None = option(
         None,
         "Worker processes, which split text into sentences and tokenize it; with 0 the main process does it. Default: "
         "one per core, at most 8.",
+        group="work",
     )
 
     def __post_init__(self) -> None:

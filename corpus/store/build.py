@@ -27,7 +27,7 @@ from lacuna.common.errors import InputError, StorageError, progress_bar
 from lacuna.common.files import cache_folder, locked, sha256, sync, write_text
 from lacuna.common.private import shown
 
-from ..arguments import CorpusArguments, StoreArguments
+from ..arguments import CorpusArguments
 from ..read.streams import say_once
 from ..read.text import Document, Text, open_text
 from .pieces import BUILD, KEPT, SUFFIX, TOKENIZER, BuildOptions, Piece, TextPiece, make_pieces
@@ -41,20 +41,18 @@ DOCUMENT_OVERHEAD = 64  # bytes that a document counts beside its text, so that 
 
 
 def prepare_store(
-    *, text: Text, tokenizer: Any, tokenizer_fingerprint: str, output_dir: Path | str, **options: Any
+    *, text: Text, tokenizer: Any, tokenizer_fingerprint: str, output_dir: Path | str, num_workers: int | None = None
 ) -> TokenStore:
     """Tokenize a text into a store at `output_dir`, or open the one that is there of the same text and tokenizer.
 
     A store of something else is replaced when the new one is whole; a folder that is no store is not touched.
-    Special tokens are text where they occur in documents. `options`: num_workers.
+    Special tokens are text where they occur in documents. By default there is a worker for each core, up to 8.
 
     Raises InputError: bad text or options, no text at all, or `output_dir` holds something else; StorageError: the
     disk is full or read-only, and nothing half-built has the name of the store; WorkerError: a worker was killed.
     """
-    asked = StoreArguments(**options)
     shared = BuildOptions(text.fingerprint, tokenizer_fingerprint, len(tokenizer), text.language)
     builder = _Builder(_place(output_dir), shared, text)
-    num_workers = asked.num_workers
     if num_workers is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         num_workers = min(cores, MAX_DEFAULT_WORKERS)
