@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
+from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 from lacuna.common.errors import InputError
 
@@ -67,7 +68,7 @@ def train_bpe(*, documents: Iterable[str], show_progress: bool = False, **option
         )
     fill_vocabulary(backend, asked)
     tokenizer = patterns.wrap(backend, extra_special_tokens=special[len(patterns.SPECIAL_TOKENS) :])
-    return patterns.adapt_tokenizer(tokenizer=tokenizer, shape="encoder", segments=True, max_length=patterns.NO_LIMIT)
+    return patterns.adapt_tokenizer(tokenizer=tokenizer, shape="encoder", segments=True, max_length=VERY_LARGE_INTEGER)
 
 
 def check_options(asked: TokenizerArguments) -> list[str]:

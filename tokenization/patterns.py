@@ -24,8 +24,6 @@ TEMPLATES = {
     "encoder-decoder": _BOTH_ENDS,
 }
 
-NO_LIMIT = int(1e30)  # how transformers writes that no model has set a maximum length yet
-
 # The words of a text. A word takes the space before it, and none reaches from visible text into the white space after
 # it, which lets sentences be encoded one by one.
 # modern: GPT-2's with two changes. Digits come in groups of three at most, so that years and page numbers do not fill
