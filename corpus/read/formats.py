@@ -16,23 +16,8 @@ from typing import Any, BinaryIO
 from lacuna.common.errors import BadRecord, InputError, StorageError
 from lacuna.common.private import shown, visible
 
-from .streams import (
-    CHUNK_BYTES,
-    COMPRESSIONS,
-    MAX_DOCUMENT_BYTES,
-    NUL,
-    Line,
-    Piece,
-    Reading,
-    bad_line,
-    bad_record,
-    decode,
-    normalize_lines,
-    open_stream,
-    read_lines,
-    say_once,
-    unreadable,
-)
+from . import streams
+from .streams import Line, Piece, Reading, bad_line, bad_record, decode, open_stream, read_lines
 
 BATCH_BYTES = 8 << 20  # of a parquet file, in memory at once
 MAX_JSON_BYTES = 256 << 20  # a .json file is read whole
@@ -52,7 +37,7 @@ class Record:
 
 def kind_of(path: Path) -> str:
     """The ending that says what is in a file: ".jsonl" for "a.jsonl.gz"."""
-    plain = path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path
+    plain = path.with_suffix("") if path.suffix.lower() in streams.COMPRESSIONS else path
     return plain.suffix.lower()
 
 
@@ -106,7 +91,7 @@ def _read_json(path: Path, how: Reading) -> Iterator[Record | BadRecord]:
     """The whole file at once, a list of objects, or an object whose "data" is such a list."""
     data = bytearray()
     with open_stream(path, how) as stream:
-        while chunk := stream.read(CHUNK_BYTES):
+        while chunk := stream.read(streams.CHUNK_BYTES):
             data += chunk
             if len(data) > MAX_JSON_BYTES:
                 raise InputError(
@@ -147,8 +132,8 @@ class _CsvLines:
         if isinstance(line, BadRecord):
             raise line
         self.first = first = self.first or line
-        if line.offset + len(line.data) - first.offset > MAX_DOCUMENT_BYTES:
-            what = f"a row of more than {MAX_DOCUMENT_BYTES >> 20} MiB; a quotation mark may never be closed"
+        if line.offset + len(line.data) - first.offset > streams.MAX_DOCUMENT_BYTES:
+            what = f"a row of more than {streams.MAX_DOCUMENT_BYTES >> 20} MiB; a quotation mark may never be closed"
             raise bad_line(self.path, first, what)
         return decode(line, self.path)
 
@@ -156,7 +141,7 @@ class _CsvLines:
 def _read_csv(path: Path, how: Reading) -> Iterator[Record | BadRecord]:
     """Rows of .csv and .tsv; quotation marks mean nothing in the latter, as in the files of GLUE."""
     # The default, 128 KiB a field, is less than a chapter. The limit belongs to the process; it is never lowered here.
-    csv.field_size_limit(max(csv.field_size_limit(), MAX_DOCUMENT_BYTES))
+    csv.field_size_limit(max(csv.field_size_limit(), streams.MAX_DOCUMENT_BYTES))
     with open_stream(path, how) as stream:
         whole = read_lines(stream)
         head = [*islice(whole, 1)]
@@ -195,7 +180,7 @@ def _separator(head: Sequence[Line | BadRecord], path: Path) -> str:
     first = head[0].data if head and isinstance(head[0], Line) else b","
     sign = max(",;\t|", key=lambda each: (each == "," and b"," in first, first.count(each.encode())))
     if sign != ",":
-        say_once(f"{visible(path.name)}: columns are separated by {sign!r}")
+        streams.say_once(f"{visible(path.name)}: columns are separated by {sign!r}")
     return sign
 
 
@@ -203,7 +188,7 @@ def _header(cells: list[str], *, path: Path, column: str | None) -> list[str]:
     """The names of the columns; BadRecord where they are no names, or one that is wanted is there twice."""
     bad = partial(bad_record, path, number=1, offset=0, head=" | ".join(cells))
     if any("\0" in cell for cell in cells):
-        raise bad(what="NUL characters where the names of columns should be (a broken copy or a binary file?)")
+        raise bad(what="streams.NUL characters where the names of columns should be (a broken copy or a binary file?)")
     for place, name in enumerate(cells):
         if name.strip() and name in cells[:place] and column in (None, name):
             raise bad(what=f"two columns have the name {visible(name[:80])!r}", remedy="Rename or remove one.")
@@ -227,7 +212,7 @@ def _arrow_errors(path: Path, kind: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, PermissionError) as error:
-        raise unreadable(path, error) from error
+        raise streams.unreadable(path, error) from error
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{shown(path)} cannot be read as {kind}: {visible(str(error)[:200])}") from error
 
@@ -249,7 +234,7 @@ def _read_parquet(path: Path, how: Reading) -> Iterator[Record | BadRecord]:
                 for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=columns):
                     yield from _batch_records(batch, path=path, number=number)
                     number += batch.num_rows
-                    how.progress.current = size * number // file.metadata.num_rows
+                    how.current = size * number // file.metadata.num_rows
 
 
 def _read_arrow(path: Path, how: Reading) -> Iterator[Record | BadRecord]:
@@ -266,7 +251,7 @@ def _read_arrow(path: Path, how: Reading) -> Iterator[Record | BadRecord]:
                 part = batch.slice(start, step)
                 yield from _batch_records(part, path=path, number=number)
                 number += part.num_rows
-            how.progress.current = file.tell()
+            how.current = file.tell()
 
 
 def _batch_records(batch: Any, *, path: Path, number: int) -> Iterator[Record | BadRecord]:
@@ -287,7 +272,7 @@ def _batch_records(batch: Any, *, path: Path, number: int) -> Iterator[Record | 
 @contextmanager
 def _on_disk(path: Path) -> Iterator[BinaryIO]:
     """A file that can be read from any place in it: a compressed one is unpacked beside other temporary files."""
-    if path.suffix.lower() not in COMPRESSIONS:
+    if path.suffix.lower() not in streams.COMPRESSIONS:
         with path.open("rb") as file:
             yield file
         return
@@ -346,9 +331,9 @@ def text_of(record: Record, *, column: str) -> str:
         half = f"\\u{ord(text[error.start]):04x}"
         what = f"the column {column!r} holds half a surrogate pair ({half}) at character {error.start}"
         raise bad(what=what, head=text) from error
-    if size > MAX_DOCUMENT_BYTES:
-        what = f"a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB, which is the most that it may have"
+    if size > streams.MAX_DOCUMENT_BYTES:
+        what = f"a document of more than {streams.MAX_DOCUMENT_BYTES >> 20} MiB, which is the most that it may have"
         raise bad(what=what, head=text, remedy="Split it.")
     if "\0" in text:
-        raise bad(what=NUL, head=text[max(0, text.find("\0") - 40) :])
-    return normalize_lines(text.removeprefix("\ufeff"))
+        raise bad(what=streams.NUL, head=text[max(0, text.find("\0") - 40) :])
+    return streams.normalize_lines(text.removeprefix("\ufeff"))

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -32,14 +32,6 @@ class Line(NamedTuple):
     offset: int
 
 
-@dataclass
-class Progress:
-    """How far on disk a reader is, in bytes: the files that are done, and the one that is open."""
-
-    finished: int = 0
-    current: int = 0
-
-
 @dataclass(slots=True)
 class Reading:
     """How files are read, and how far their reader is. InputError: Python knows no such encoding of text."""
@@ -47,7 +39,8 @@ class Reading:
     column: str | None = None  # the only one that is wanted, in files that hold columns apart
     column_names: Sequence[str] = ()  # of tables whose first line does not hold them
     encoding: str = "utf-8"
-    progress: Progress = field(default_factory=Progress)
+    finished: int = 0  # bytes on disk of the files that are done
+    current: int = 0  # and of the one that is open, as far as it is read
 
     def __post_init__(self) -> None:
         try:
@@ -101,7 +94,7 @@ class Stream:
                 f"of {size:,} on disk, after {self.position:,} bytes of text. Copy or compress it again."
             ) from error
         self.position += len(data)
-        self.how.progress.current = self.raw.tell()
+        self.how.current = self.raw.tell()
         return data
 
 
@@ -126,8 +119,8 @@ def open_stream(path: Path, how: Reading | None = None) -> Iterator[Stream]:
                 yield Stream(path, file, source, how)
 
 
-def read_lines(stream: Stream, *, limit: int = MAX_DOCUMENT_BYTES) -> Iterator[Line | BadRecord]:
-    """Lines with their ends ("\\n", "\\r\\n", "\\r"); in the place of one of more than `limit` bytes, what to say."""
+def read_lines(stream: Stream) -> Iterator[Line | BadRecord]:
+    """Lines with their ends ("\\n", "\\r\\n", "\\r"); in the place of one that is too long, what to say."""
     number = offset = 0
     passing = False  # the line is too long: it was reported, and the rest of it is passed over
     held: list[bytes] = []  # a line that is not over, or ends with "\r" and "\n" may follow
@@ -144,11 +137,11 @@ def read_lines(stream: Stream, *, limit: int = MAX_DOCUMENT_BYTES) -> Iterator[L
             if not passing:
                 number += 1
                 line = Line(piece, number, offset)
-                yield line if len(piece) <= limit else too_long(stream.path, line)
+                yield line if len(piece) <= MAX_DOCUMENT_BYTES else too_long(stream.path, line)
             offset += len(piece)
             passing = False
         size = sum(map(len, held))
-        if size > limit and not held[-1].endswith(b"\r"):
+        if size > MAX_DOCUMENT_BYTES and not held[-1].endswith(b"\r"):
             if not passing:
                 number += 1
                 yield too_long(stream.path, Line(held[0], number, offset))

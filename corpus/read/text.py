@@ -18,7 +18,7 @@ from ..arguments import TextArguments
 from ..builtin import builtin_documents, builtin_fingerprint
 from .formats import Record, iter_records, kind_of, read_texts, text_of
 from .sources import TEXT_KINDS, HubDataset, find_files, is_hub_name, open_dataset, parse_sources
-from .streams import MARKUP, Piece, Progress, Reading, read_markup, read_text_file, unreadable
+from .streams import MARKUP, Piece, Reading, read_markup, read_text_file, unreadable
 from .unwrap import unwrapped
 
 VERSION = 1  # rises when other documents are made of the same files
@@ -104,7 +104,7 @@ class Text:
     @property
     def bytes_read(self) -> int:
         """How far on disk the present iteration of `documents` is."""
-        return self._how.progress.finished + self._how.progress.current
+        return self._how.finished + self._how.current
 
     @cached_property
     def fingerprint(self) -> str:
@@ -154,7 +154,7 @@ class Text:
 
         Raises InputError: a file or record is broken or holds no text, or has changed; the message says where.
         """
-        self._how.progress = Progress()
+        self._how.finished = self._how.current = 0
         self.dropped, self.bad_records = {}, []
         self._records = self._bad = 0  # the former include the latter
         document = None
@@ -174,8 +174,8 @@ class Text:
         for file in self.files:
             yield from self._file_documents(file)
             if isinstance(file, _File):
-                self._how.progress.finished += file.size
-            self._how.progress.current = 0
+                self._how.finished += file.size
+            self._how.current = 0
 
     def _file_documents(self, file: _File | _HubFile) -> Iterator[Document]:
         file.check()

@@ -319,9 +319,7 @@ def test_files_of_zeros(tmp_path: Path) -> None:
 
 
 def test_a_document_above_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("streams", "formats"):
-        monkeypatch.setattr(f"lacuna.corpus.read.{module}.MAX_DOCUMENT_BYTES", 1 << 20)
-    monkeypatch.setattr("lacuna.corpus.read.streams.read_lines.__kwdefaults__", {"limit": 1 << 20})
+    monkeypatch.setattr("lacuna.corpus.read.streams.MAX_DOCUMENT_BYTES", 1 << 20)
     size = (1 << 20) + 2
     file = write(tmp_path / "a.txt", "ab\n" + "c" * (size - 3))
     message = failure(file)
