@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -144,13 +144,10 @@ def iter_lines(path: Path, how: Reading) -> Iterator[tuple[Line, str]]:
 
 def _sentences(path: Path, how: Reading) -> Iterator[list[tuple[Line, str]]]:
     """Lines of a file up to each blank one, without those that say nothing of a token."""
-    rows: list[tuple[Line, str]] = []
-    for line, text in chain(iter_lines(path, how), [(Line(b"", 0, 0), "")]):
-        if text.strip() and not text.startswith("-DOCSTART-"):
-            rows.append((line, text))
-        elif rows:
-            yield rows
-            rows = []
+    lines = iter_lines(path, how)
+    for is_sentence, rows in groupby(lines, lambda row: not row[1].startswith("-DOCSTART-") and bool(row[1].strip())):
+        if is_sentence:
+            yield [*rows]
 
 
 def _read_columns(path: Path, how: Reading) -> Iterator[Record]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain
+from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -248,24 +248,24 @@ def _each_line(stream: Stream) -> Iterator[Piece | BadRecord]:
 
 
 def _between_blank_lines(stream: Stream) -> Iterator[Piece | BadRecord]:
-    data = bytearray()  # of the present document
+    for is_edge, lines in groupby(read_lines(stream), lambda line: isinstance(line, Line) and line.data.isspace()):
+        if not is_edge:
+            yield _joined(lines, stream.path)
+
+
+def _joined(lines: Iterator[Line | BadRecord], path: Path) -> Piece | BadRecord:
+    """The document that lines make; where one of them, or all together, cannot be used, the others are passed over."""
     first: Line | None = None
-    broken = False  # it has been reported, the rest of it is passed over
-    for line in chain(read_lines(stream), [None]):
+    data = bytearray()
+    for line in lines:
         if isinstance(line, BadRecord):
-            if not broken:
-                yield line
-            data, first, broken = bytearray(), None, True
-        elif line is None or line.data.isspace():
-            if first is not None:
-                yield _piece(Line(data, first.number, first.offset), stream.path, keep_end=False)
-            data, first, broken = bytearray(), None, False
-        elif not broken:
-            first = first or line
-            data += line.data
-            if len(data) > MAX_DOCUMENT_BYTES:
-                yield too_long(stream.path, first, "document")
-                data, first, broken = bytearray(), None, True
+            return line
+        first = first or line
+        data += line.data
+        if len(data) > MAX_DOCUMENT_BYTES:
+            return too_long(path, first, "document")
+    assert first is not None
+    return _piece(Line(data, first.number, first.offset), path, keep_end=False)
 
 
 _SILENT = frozenset({"script", "style", "nav", "template", "noscript"})
