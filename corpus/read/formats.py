@@ -114,14 +114,14 @@ def _read_json(path: Path, how: Reading) -> Iterator[Record | BadRecord]:
             yield bad_record(path, number=number, what=f"row {number} is not an object", head=str(row))
 
 
+@dataclass
 class _CsvLines:
     """Decoded lines for `csv.reader`, which continues after a line that raises."""
 
-    def __init__(self, lines: Iterator[Line | BadRecord], path: Path) -> None:
-        self.lines = lines
-        self.path = path
-        self.first: Line | None = None  # of the present row
-        self.in_row = False  # a further line of a row was requested
+    lines: Iterator[Line | BadRecord]
+    path: Path
+    first: Line | None = None  # of the present row
+    in_row: bool = False  # a further line of a row was requested
 
     def __iter__(self) -> "_CsvLines":
         return self
@@ -225,8 +225,7 @@ def _read_parquet(path: Path, how: Reading) -> Iterator[Record | BadRecord]:
         size = path.stat().st_size
         # Buffered and not fetched ahead: otherwise a whole row group, often a gigabyte, is in memory.
         with pyarrow.parquet.ParquetFile(whole, pre_buffer=False, buffer_size=1 << 20) as file:
-            names = file.schema_arrow.names
-            columns = [how.column] if how.column in names else None
+            columns = [how.column] if how.column in file.schema_arrow.names else None
             number = 0
             for group in range(file.num_row_groups):
                 about = file.metadata.row_group(group)
