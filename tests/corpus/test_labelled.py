@@ -14,6 +14,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import test_hub
+from opened_text import write
 
 from lacuna.common.errors import HubError, InputError, StorageError
 from lacuna.corpus import read_labelled, read_parallel
@@ -22,11 +23,6 @@ from lacuna.corpus.read.labelled import label_names, with_names
 from lacuna.corpus.read.streams import Reading
 
 endpoint = test_hub.endpoint
-
-
-def write(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 # Tables

@@ -3,12 +3,12 @@
 import gzip
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from opened_text import opened, write
 
 from lacuna.common.errors import InputError
-from lacuna.corpus import Text, TextArguments, find_files, open_text
+from lacuna.corpus import find_files
 
 bs4 = pytest.importorskip("bs4")
 
@@ -80,15 +80,6 @@ if a < b:
 
 a b
 1 2"""
-
-
-def opened(*data: Path, **options: Any) -> Text:
-    return open_text(TextArguments(data=[str(path) for path in data], **options))
-
-
-def write(path: Path, content: str | bytes) -> Path:
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
 
 
 def test_pages_are_read_as_people_read_them(tmp_path: Path) -> None:

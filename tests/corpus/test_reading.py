@@ -3,36 +3,15 @@
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from opened_text import failure, opened, write
 
 from lacuna.common.errors import InputError
-from lacuna.corpus import Text, TextArguments, open_text, read_labelled, read_parallel
+from lacuna.corpus import TextArguments, read_labelled, read_parallel
 from lacuna.corpus.read.streams import CHUNK_BYTES
 
 COLA = "gj04\t1\t\tOur friends won't buy this analysis.\ngj04\t0\t*\tThe more books I ask.\n"
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LACUNA_CACHE", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.delenv("RANK", raising=False)
-
-
-def write(path: Path, content: str | bytes) -> Path:
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
-def opened(*data: Path, **options: Any) -> Text:
-    return open_text(TextArguments(data=[str(path) for path in data], **options))
-
-
-def failure(*data: Path, **options: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        list(opened(*data, **options).texts())
-    return str(caught.value)
 
 
 # Names for columns

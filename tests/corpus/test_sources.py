@@ -9,6 +9,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import zstandard
+from opened_text import failure, texts, write
 
 from lacuna.common.errors import InputError
 from lacuna.corpus import find_files, open_text, read_records
@@ -17,25 +18,9 @@ from lacuna.corpus.arguments import TextArguments
 ROWS = [{"text": "first text", "label": "a"}, {"text": 'second, "quoted"', "label": "b"}]
 
 
-def documents(*paths: Path | str, **options: str) -> list[str]:
-    return list(open_text(TextArguments(data=[str(path) for path in paths], **options)).texts())  # type: ignore[arg-type]
-
-
-def failure(*paths: Path | str, **options: str) -> str:
-    with pytest.raises(InputError) as caught:
-        documents(*paths, **options)
-    assert caught.value.exit_code == 2
-    return str(caught.value)
-
-
-def write(path: Path, content: str | bytes) -> Path:
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
 def test_text_files_lose_their_mark_and_carriage_returns(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", b"\xef\xbb\xbfone\r\ntwo\rthree\n")
-    assert documents(file) == ["one\ntwo\nthree\n"]
+    assert texts(file) == ["one\ntwo\nthree\n"]
 
 
 def test_folders_and_globs_are_sorted_and_files_come_once(tmp_path: Path) -> None:
@@ -47,10 +32,10 @@ def test_folders_and_globs_are_sorted_and_files_come_once(tmp_path: Path) -> Non
     write(tmp_path / ".cache" / "a.txt", "hidden")
     write(tmp_path / "dataset_info.json", "{}")
     write(tmp_path / "notes.rst", "not read")
-    assert documents(tmp_path) == ["a", "b", "c", "d\ne"]
-    assert documents(tmp_path / "*.txt", tmp_path / "a.txt") == ["a", "b"]
-    assert documents(tmp_path / "**" / "*.jsonl") == ["c", "d\ne"]
-    assert documents(tmp_path / "b.txt", tmp_path) == ["b", "a", "c", "d\ne"]
+    assert texts(tmp_path) == ["a", "b", "c", "d\ne"]
+    assert texts(tmp_path / "*.txt", tmp_path / "a.txt") == ["a", "b"]
+    assert texts(tmp_path / "**" / "*.jsonl") == ["c", "d\ne"]
+    assert texts(tmp_path / "b.txt", tmp_path) == ["b", "a", "c", "d\ne"]
     assert [path.name for path in find_files(paths=[str(tmp_path)])] == ["a.txt", "b.txt", "c.jsonl"]
 
 
@@ -67,7 +52,7 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path) -> None:
         assert [record.fields for record in records] == ROWS, name
         assert [record.line for record in records] == lines.get(name, [1, 2])
         assert {record.path for record in records} == {str(tmp_path / name)}
-        assert documents(tmp_path / name) == [row["text"] for row in ROWS]
+        assert texts(tmp_path / name) == [row["text"] for row in ROWS]
 
 
 def test_a_quote_that_opens_a_tsv_cell_is_a_quote(tmp_path: Path) -> None:
@@ -149,7 +134,7 @@ def test_missing_columns_list_those_there_are(tmp_path: Path) -> None:
     message = failure(file)
     assert "a.jsonl:1: there is no column 'text'; there are: 'txt', 'label'" in message
     assert "Did you mean 'txt'?" in message and "--text_column" in message
-    assert documents(file, text_column="txt") == ["a"]
+    assert texts(file, text_column="txt") == ["a"]
 
 
 @pytest.mark.parametrize("value", ["null", "3", "[1]", "true"])
@@ -190,9 +175,9 @@ def test_links_are_followed_once_and_must_lead_somewhere(tmp_path: Path) -> None
     write(tmp_path / "elsewhere" / "b.txt", "b")
     (tmp_path / "data" / "up").symlink_to("..")
     (tmp_path / "data" / "zz").symlink_to("../elsewhere")
-    assert sorted(documents(tmp_path / "data")) == ["a", "b"]
+    assert sorted(texts(tmp_path / "data")) == ["a", "b"]
     (tmp_path / "elsewhere" / "gone.rst").symlink_to("nothing")
-    assert documents(tmp_path / "elsewhere") == ["b"]
+    assert texts(tmp_path / "elsewhere") == ["b"]
     (tmp_path / "elsewhere" / "gone.txt").symlink_to("nothing")
     gone = tmp_path / "elsewhere" / "gone.txt"
     assert f"{gone} is a link to nothing, which is not there" in failure(gone)
@@ -205,19 +190,19 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
     assert "holds nothing" in failure(tmp_path)
     (tmp_path / "b.txt").mkdir()
     write(tmp_path / "b.txt" / "c.txt", "c")
-    assert documents(tmp_path) == documents(tmp_path / "b.txt") == documents(tmp_path / "b*") == ["c"]
+    assert texts(tmp_path) == texts(tmp_path / "b.txt") == texts(tmp_path / "b*") == ["c"]
 
 
 def test_odd_names_are_shown_escaped(tmp_path: Path) -> None:
     odd = os.fsdecode(os.fsencode(tmp_path / "new\nline ü") + b"\xff.txt")
-    assert documents(write(Path(odd), "x")) == ["x"]
+    assert texts(write(Path(odd), "x")) == ["x"]
     message = failure(write(Path(odd), b"\xff"))
     assert message.startswith(f"{tmp_path}/new\\nline ü\\udcff.txt:1: not valid UTF-8")
     assert message.encode()  # prints anywhere
     file = Path(odd).with_suffix(".parquet")
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "a.parquet")
     (tmp_path / "a.parquet").rename(file)
-    assert documents(file) == [row["text"] for row in ROWS]
+    assert texts(file) == [row["text"] for row in ROWS]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
@@ -244,19 +229,17 @@ def test_folders_saved_by_datasets(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     train = datasets.Dataset.from_dict({"id": list(range(5)), "text": ["a", "b", "c\r\nd", "e", "f"]})
     train.save_to_disk(tmp_path / "one", num_shards=2)
-    assert documents(tmp_path / "one") == ["a", "b", "c\nd", "e", "f"]
+    assert texts(tmp_path / "one") == ["a", "b", "c\nd", "e", "f"]
     parts = {"train": train.select([0]), "test": train.select([1])}
     datasets.DatasetDict(parts).save_to_disk(tmp_path / "several")
 
-    def texts(**options: str) -> list[str]:
-        return list(open_text(TextArguments(data=[str(tmp_path / "several")], **options)).texts())
-
-    assert texts() == ["a"] and texts(dataset_split="test") == ["b"]
+    assert texts(tmp_path / "several") == ["a"]
+    assert texts(tmp_path / "several", dataset_split="test") == ["b"]
     with pytest.raises(InputError, match=r"several has no split 'dev'; name one with --dataset_split: train, test"):
-        texts(dataset_split="dev")
+        texts(tmp_path / "several", dataset_split="dev")
     assert "there is no column 'body'" in failure(tmp_path / "one", text_column="body")
     (tmp_path / "one").rename(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
-    assert documents(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")) == ["a", "b", "c\nd", "e", "f"]
+    assert texts(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")) == ["a", "b", "c\nd", "e", "f"]
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")).rename(tmp_path / "one")
     file = next((tmp_path / "one").glob("*.arrow"))
     file.write_bytes(file.read_bytes()[:-200])
@@ -275,7 +258,7 @@ def test_parquet_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (row, number) for number, row in enumerate(rows, start=1)
     ]
     text = open_text(TextArguments(data=[str(tmp_path / "a.parquet")]))
-    seen = [text.bytes_read for _ in text.documents()]
+    seen = [text.bytes_read for _ in text.texts()]
     assert seen == sorted(seen) and seen[50] > 0 and text.bytes_read == text.total_bytes
 
 

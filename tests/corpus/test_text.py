@@ -16,40 +16,12 @@ import zstandard
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from opened_text import failure, opened, texts, write
 
 from lacuna.common.errors import InputError
 from lacuna.common.files import sha256
-from lacuna.corpus import Text, builtin_documents, open_text
-from lacuna.corpus.arguments import TextArguments
+from lacuna.corpus import builtin_documents
 from lacuna.corpus.read import text as text_module
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("LACUNA_CACHE", str(folder))
-    return folder
-
-
-def opened(*data: Path | str, **options: object) -> Text:
-    return open_text(TextArguments(data=[str(path) for path in data], **options))  # type: ignore[arg-type]
-
-
-def texts(*data: Path | str, **options: object) -> list[str]:
-    return list(opened(*data, **options).texts())
-
-
-def failure(*data: Path | str, **options: object) -> str:
-    with pytest.raises(InputError) as caught:
-        texts(*data, **options)
-    assert caught.value.exit_code == 2
-    return str(caught.value)
-
-
-def write(path: Path, content: str | bytes) -> Path:
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
 
 # -- what comes out
 
