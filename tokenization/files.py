@@ -16,7 +16,6 @@ from lacuna.common import loading
 from lacuna.common.errors import InputError, StorageError
 from lacuna.common.files import cache_folder, locked, write_text
 from lacuna.common.foreign import check_foreign, without_panic
-from lacuna.common.loading import save_tokenizer_files
 
 from .arguments import TokenizerArguments
 from .bpe import train_bpe
@@ -44,7 +43,7 @@ def save_tokenizer(*, tokenizer: PreTrainedTokenizerFast, output_dir: Path) -> N
     check_output_dir(output_dir)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            save_tokenizer_files(tokenizer, folder)
+            loading.save_tokenizer_files(tokenizer, folder)
         except OSError as error:
             raise StorageError(f"cannot write {folder}, on the way to {output_dir}: {error}") from error
         for name in ("tokenizer_config.json", "tokenizer.json"):  # the latter last: where it stands, all is whole

@@ -179,7 +179,8 @@ class Text:
 
     def _file_documents(self, file: _File | _HubFile) -> Iterator[Document]:
         file.check()
-        place, anything, bad_before = "", False, self._bad
+        place = shown(file.path) if isinstance(file, _File) else shown(file.dataset.place(file.part))
+        anything, bad_before = False, self._bad
         if isinstance(file, _HubFile) or file.size:
             for piece in self._pieces(file):
                 self._records += 1
@@ -189,7 +190,6 @@ class Text:
                     self.dropped["empty"] = self.dropped.get("empty", 0) + 1
                 else:
                     anything = True
-                    place = place or shown(file.path if isinstance(file, _File) else file.dataset.place(file.part))
                     yield Document(piece.text, file.source, f"{place}:{piece.line}")
                 if self._records % CHECKED_EVERY == 0:
                     self._stop_if_many_are_bad()
