@@ -188,7 +188,7 @@ def _header(cells: list[str], *, path: Path, column: str | None) -> list[str]:
     """The names of the columns; BadRecord where they are no names, or one that is wanted is there twice."""
     bad = partial(bad_record, path, number=1, offset=0, head=" | ".join(cells))
     if any("\0" in cell for cell in cells):
-        raise bad(what="streams.NUL characters where the names of columns should be (a broken copy or a binary file?)")
+        raise bad(what="NUL characters where the names of columns should be (a broken copy or a binary file?)")
     for place, name in enumerate(cells):
         if name.strip() and name in cells[:place] and column in (None, name):
             raise bad(what=f"two columns have the name {visible(name[:80])!r}", remedy="Rename or remove one.")
