@@ -227,6 +227,7 @@ def test_tagged_sentences_are_no_table(tmp_path: Path, name: str) -> None:
     [
         ("a.csv", "text,label,label\nx,a,b\n", "two columns have the name 'label'.*\nRename or remove one"),
         ("a.tsv", "text\tlabel\ttext\nx\ta\ty\n", "two columns have the name 'text'.*\nRename or remove one"),
+        ("a.csv", "text,la\0bel\nx,a\n", "NUL characters where the names of columns should be"),
     ],
 )
 def test_first_lines_that_name_no_columns(tmp_path: Path, name: str, content: str, message: str) -> None:
