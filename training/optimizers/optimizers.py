@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
+from ..environment import bf16_is_fast
+
 if TYPE_CHECKING:  # which imports the registry below
     from ..arguments import TrainingArguments
 
@@ -128,7 +130,7 @@ class BankedMuon(torch.optim.Muon):
     """`torch.optim.Muon` with updates of AdamW's size, which treats matrices of one shape together.
 
     Stacked into a bank, they take 15 products for each bank in place of 15 for each matrix, in each step. Updates
-    differ from torch's by the rounding of bfloat16, in which both work. The state is torch's own. Of matrices that are
+    differ from torch's by the rounding of bfloat16, in which both work where it is fast. The state is torch's own. Of matrices that are
     sharded among processes each process treats its share of the bank.
     """
 
@@ -168,14 +170,15 @@ class BankedMuon(torch.optim.Muon):
 def orthogonalized(
     bank: Tensor, *, coefficients: tuple[float, float, float], steps: int = 5, eps: float = 1e-7
 ) -> Tensor:
-    """Matrices [N, A, B] with singular values near 1, by Newton-Schulz iterations in bfloat16; of the dtype of `bank`.
+    """Matrices [N, A, B] with singular values near 1, by Newton-Schulz iterations; of the dtype of `bank`.
 
+    In bfloat16, and in float32 where that is the faster: on a CPU that only emulates the former it takes a twelfth.
     `coefficients`: a, b, c of the odd polynomial ax + bx^3 + cx^5 that is applied to the singular values
     (https://kellerjordan.github.io/posts/muon/).
     """
     a, b, c = coefficients
     is_tall = bank.shape[1] > bank.shape[2]
-    found = bank.bfloat16()
+    found = bank.bfloat16() if bf16_is_fast() else bank.float()
     found = found.mT if is_tall else found
     found = found / torch.linalg.matrix_norm(found, keepdim=True).clamp(min=eps)  # the largest is then at most 1
     for _ in range(steps):
