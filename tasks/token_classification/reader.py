@@ -203,17 +203,6 @@ def spans(words: Sequence[str], tags: Sequence[str], sure: Sequence[float] | Non
 # Windows
 
 
-@dataclass(frozen=True, slots=True)
-class TokenWindow:
-    """A sentence, or a piece of a long one, as the model sees it."""
-
-    inputs: dict[str, np.ndarray]
-    sentence: int
-    """Number of the sentence in the list that was cut."""
-    words: np.ndarray
-    """int32 [length]: the word of its sentence that a token speaks for; -1: for none."""
-
-
 def words_of_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> np.ndarray:
     """The word that each token belongs to: int32 [tokens], -1 for a token of nothing but blanks.
 
@@ -255,14 +244,17 @@ def assign_words(words: np.ndarray, bounds: Sequence[tuple[int, int]]) -> list[n
     return [each[start:end] for each, (start, end) in zip(spoken, bounds, strict=True)]
 
 
-def cut_sentences(*, sentences: Sequence[Sequence[str]], tokenizer: Any, max_length: int) -> list[TokenWindow]:
+def cut_sentences(*, sentences: Sequence[Sequence[str]], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
     """Windows of at most `max_length` tokens, special ones included, in the order of the sentences, one or more each.
+
+    Beside the inputs of a window are the number of its `sentence`, and `words`, int32 [length]: which word of that a
+    token speaks for; -1: for none.
 
     A sentence is tokenized as its words with a blank between each two, and tokens find their words by characters,
     which is exact for any fast tokenizer. A word without a token of its own (control characters that a tokenizer
     drops) is in no window.
     """
-    windows: list[TokenWindow] = []
+    windows: list[dict[str, Any]] = []
     # With `verbose` it would warn of sentences that are longer than the model takes.
     options: dict[str, Any] = {"return_offsets_mapping": True, "verbose": False}
     for begin, encoding in encodings(tokenizer, [" ".join(words) for words in sentences], **options):
@@ -277,5 +269,7 @@ def cut_sentences(*, sentences: Sequence[Sequence[str]], tokenizer: Any, max_len
             for (start, end), speaking in zip(bounds, assign_words(words, bounds), strict=True):
                 kept = np.r_[:first, first + start : first + end, stop:length]
                 framed = np.pad(speaking, (first, length - stop), constant_values=-1)
-                windows.append(TokenWindow({name: ids[kept] for name, ids in inputs.items()}, sentence, framed))
+                windows.append(
+                    {name: ids[kept] for name, ids in inputs.items()} | {"sentence": sentence, "words": framed}
+                )
     return windows

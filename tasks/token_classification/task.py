@@ -152,13 +152,12 @@ class TokenClassification(Task):
 
     def _examples(self, sentences: Sequence[Sentence], tags: Sequence[np.ndarray]) -> list[Inputs]:
         """A window each: inputs, `labels` and `words` [length], and the number of its `sentence`."""
-        words = [item.words for item in sentences]
-        windows = cut_sentences(sentences=words, tokenizer=self.tokenizer, max_length=self.max_length)
-        labels = [np.where(each.words >= 0, tags[each.sentence][each.words], IGNORED) for each in windows]
-        return [
-            {**window.inputs, "words": window.words, "labels": label.astype(np.int32), "sentence": window.sentence}
-            for window, label in zip(windows, labels, strict=True)
-        ]
+        texts = [item.words for item in sentences]
+        windows = cut_sentences(sentences=texts, tokenizer=self.tokenizer, max_length=self.max_length)
+        for window in windows:
+            words = window["words"]
+            window["labels"] = np.where(words >= 0, tags[window["sentence"]][words], IGNORED).astype(np.int32)
+        return windows
 
     @property
     def default_tag(self) -> str:
@@ -382,11 +381,11 @@ class TagPredictor(Predictor):
         windows = cut_sentences(sentences=sentences, tokenizer=self.tokenizer, max_length=self.max_length)
         for start in range(0, len(windows), self.batch_size):
             part = windows[start : start + self.batch_size]
-            batch = pad_inputs(examples=[window.inputs for window in part], tokenizer=self.tokenizer)
-            owners = pad_like([window.words for window in part], mask=batch["attention_mask"], fill=-1)
+            batch = pad_inputs(examples=part, tokenizer=self.tokenizer)
+            owners = pad_like([window["words"] for window in part], mask=batch["attention_mask"], fill=-1)
             logits = self.model(**self.to_model(model_inputs(batch))).logits.float().cpu()
             for row, word, label, chance in zip(*(x.tolist() for x in word_choices(logits, owners)), strict=True):
-                yield part[row].sentence, word, self.labels[label], round(chance, 6)
+                yield part[row]["sentence"], word, self.labels[label], round(chance, 6)
 
 
 def _in_text(span: dict[str, Any], text: str, words: Sequence[tuple[int, str]]) -> dict[str, Any]:

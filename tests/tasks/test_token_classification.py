@@ -199,31 +199,31 @@ def test_every_token_finds_its_word(tokenizer, kind):
         assert text[start:end].strip() == own
     assert (np.diff(found[found >= 0]) >= 0).all()
     # Words in front of words do not change which token is the first.
-    firsts = cut_sentences(sentences=[WORDS], tokenizer=chosen, max_length=500)[0].words
+    firsts = cut_sentences(sentences=[WORDS], tokenizer=chosen, max_length=500)[0]["words"]
     assert firsts[firsts >= 0].tolist() == list(range(len(WORDS)))
 
 
 def test_a_sentence_that_fits_is_what_the_tokenizer_makes_of_it(tokenizer):
     window = cut_sentences(sentences=[WORDS], tokenizer=tokenizer, max_length=500)[0]
     expected = tokenizer(" ".join(WORDS))
-    assert window.inputs["input_ids"].tolist() == expected["input_ids"]
-    assert window.inputs["token_type_ids"].tolist() == expected["token_type_ids"]
+    assert window["input_ids"].tolist() == expected["input_ids"]
+    assert window["token_type_ids"].tolist() == expected["token_type_ids"]
 
 
 def test_long_sentences_are_cut_and_every_word_is_seen_once(tokenizer):
     generator = np.random.default_rng(0)
     sentence = [WORDS[i] for i in generator.integers(0, len(WORDS), 60)]
     windows = cut_sentences(sentences=[["a"], sentence], tokenizer=tokenizer, max_length=32)
-    own = [window for window in windows if window.sentence == 1]
-    assert len(own) > 3 and all(len(window.inputs["input_ids"]) <= 32 for window in windows)
+    own = [window for window in windows if window["sentence"] == 1]
+    assert len(own) > 3 and all(len(window["input_ids"]) <= 32 for window in windows)
     ids = tokenizer(" ".join(sentence), add_special_tokens=False)["input_ids"]
-    assert own[0].inputs["input_ids"][1:-1].tolist() == ids[:30]
-    assert own[-1].inputs["input_ids"][1:-1].tolist() == ids[-30:]
-    spoken = [sorted(set(window.words[window.words >= 0].tolist())) for window in own]
+    assert own[0]["input_ids"][1:-1].tolist() == ids[:30]
+    assert own[-1]["input_ids"][1:-1].tolist() == ids[-30:]
+    spoken = [sorted(set(window["words"][window["words"] >= 0].tolist())) for window in own]
     assert sorted(word for words in spoken for word in words) == list(range(60))
     full = cut_sentences(sentences=[sentence], tokenizer=tokenizer, max_length=5000)[0]
-    counts = np.bincount(np.concatenate([window.words[window.words >= 0] for window in own]))
-    assert counts.tolist() == np.bincount(full.words[full.words >= 0]).tolist()
+    counts = np.bincount(np.concatenate([window["words"][window["words"] >= 0] for window in own]))
+    assert counts.tolist() == np.bincount(full["words"][full["words"] >= 0]).tolist()
 
 
 def test_window_bounds():
