@@ -145,15 +145,15 @@ def read_questions(rows: Sequence[Row]) -> list[Question]:
     return questions
 
 
-def misaligned(questions: Sequence[Question], *, option: str = "--train_file") -> tuple[list[int], str | None]:
-    """Numbers of the questions whose first answer does not stand where `answer_start` says, and a note on them.
+def misaligned(questions: Sequence[Question], *, option: str = "--train_file") -> str | None:
+    """A note on the questions whose first answer does not stand where `answer_start` says.
 
     InputError where more than a share of `_TOLERATED` is wrong; `option` named their file.
     """
-    wrong = [number for number, question in enumerate(questions) if not question.is_aligned]
+    wrong = [question for question in questions if not question.is_aligned]
     if not wrong:
-        return [], None
-    first, total = questions[wrong[0]], sum(bool(question.answers) for question in questions)
+        return None
+    first, total = wrong[0], sum(bool(question.answers) for question in questions)
     found = first.context[max(0, first.starts[0]) :][: len(first.answers[0])]
     line = (
         f"{len(wrong)} of {total} answers are not where answer_start says; the first: {first.where}: "
@@ -163,7 +163,7 @@ def misaligned(questions: Sequence[Question], *, option: str = "--train_file") -
         raise InputError(
             f"{line}; more than {_TOLERATED:.0%} are too many: count characters (not bytes) from 0 in {option}"
         )
-    return wrong, line
+    return line
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class Window:
     """int32 [context tokens, 2]: characters [start, end) of the context that each token stands for."""
     start: int
     end: int
-    """First and last token of the answer; both 0, the first token of all, when it is not in this window."""
+    """First and last token of the answer; both 0, the first token of all, unless all of it is in this window."""
 
     @property
     def features(self) -> dict[str, Any]:
@@ -192,11 +192,6 @@ class Window:
         allowed = np.zeros(len(self.inputs["input_ids"]), dtype=bool)
         allowed[self.first : self.first + len(self.offsets)] = self.offsets[:, 0] < self.offsets[:, 1]
         return allowed
-
-    @property
-    def has_answer(self) -> bool:
-        """Whether the whole answer is in this window."""
-        return self.end > 0
 
     def characters(self, start: int, end: int) -> tuple[int, int]:
         """The characters [start, end) of the context under the tokens from `start` to `end`, the latter included."""

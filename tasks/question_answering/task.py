@@ -111,9 +111,9 @@ class QuestionAnswering(Task):
     def _checked(self, train: list[Question], held_out: list[Question]) -> list[Question]:
         """The training questions whose answer is where the data says. Held-out ones all stay, as their answers are
         compared by their text."""
-        if line := misaligned(train)[1]:
+        if line := misaligned(train):
             self.notes.append(f"left out: {line}")
-        if line := misaligned(held_out, option="--eval_file")[1]:
+        if line := misaligned(held_out, option="--eval_file"):
             self.notes.append(f"evaluated by their text alone: {line}")
         train = [item for item in train if item.is_aligned]
         if not any(item.answers for item in train):
@@ -162,9 +162,6 @@ class QuestionAnswering(Task):
         tuned, untuned = (squad_v2(texts, answers, no_answer=no_answer, threshold=at) for at in (self.threshold, 0.0))
         return {**tuned, "untuned_f1": untuned["f1"], "no_answer_threshold": self.threshold}
 
-    def _answers(self) -> list[dict[str, Any]]:
-        return best_answers(self.records, self._eval_questions, threshold=self.threshold)
-
     def _guessed(self, predictions: Sequence[str]) -> dict[str, float]:
         """Exact match and F1 of a guess for every held-out question."""
         answers = [item.answers for item in self._eval_questions]
@@ -205,7 +202,7 @@ class QuestionAnswering(Task):
     def predictions(self) -> list[dict[str, Any]]:
         """What was last summarized, readable: question, gold, prediction, its place in the context, probability."""
         readable = []
-        for answer in self._answers():
+        for answer in best_answers(self.records, self._eval_questions, threshold=self.threshold):
             asked = self._eval_questions[answer["id"]]
             given = {"id": asked.id, "question": asked.question, "context": asked.context}
             found = {name: answer[name] for name in ("prediction", "start", "end")}
@@ -221,7 +218,7 @@ class QuestionAnswering(Task):
         return {**super().settings(), **more}
 
     def balance(self) -> Mapping[str, int]:
-        held = sum(window.has_answer for window in self._train_windows)
+        held = sum(window.end > 0 for window in self._train_windows)
         return {"window with the answer": held, "window without": len(self._train_windows) - held}
 
     def show(self, example: Inputs) -> list[str]:
