@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from sklearn.metrics import mean_absolute_error
 from sklearn.preprocessing import MultiLabelBinarizer
+from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -46,7 +47,14 @@ class _Head:
         self.notes += [*([note] if note else []), *note_alike(found)]
 
     def _number(self, name: str, row: Row) -> int:
-        return labels.output_of(name, known=self._number_of, row=row, column=self.column)
+        """The output of a label; InputError where the model has none for it."""
+        if name not in self._number_of:
+            raise InputError(
+                f"{row.where}: label '{name}' in column '{self.column}' is not one of the labels "
+                f"[{some_of(list(map(repr, self._number_of)))}] of the training rows or of --label_names: correct it, "
+                "or list every label with --label_names"
+            )
+        return self._number_of[name]
 
     def _weigh(self, weights: Sequence[float], what: str) -> None:
         self.weights = torch.tensor(weights)
@@ -80,14 +88,16 @@ class _Head:
 class SingleLabel(_Head):
     """One label a row: softmax over the outputs."""
 
-    problem_type, metric = labels.SINGLE, "accuracy"
+    problem_type, metric, metrics = labels.SINGLE, "accuracy", staticmethod(classification)
     probability_note = "The probability is that of the predicted label."
 
     def learn(self, rows: Sequence[Row]) -> None:
         self._name_labels({labels.label_name(row, self.column) for row in rows}, rows)
         if self.options.class_weights == "balanced":
-            counts = Counter(map(self.target, rows))
-            self._weigh(labels.balanced_weights(counts, len(self.names)), "the labels in training")
+            targets, weights = [*map(self.target, rows)], np.ones(len(self.names))
+            learnt = np.unique(targets)
+            weights[learnt] = compute_class_weight("balanced", classes=learnt, y=targets)
+            self._weigh(weights.tolist(), "the labels in training")
 
     def target(self, row: Row) -> int:
         """The number of a row's label; InputError where it has none that is known."""
@@ -107,9 +117,6 @@ class SingleLabel(_Head):
     def records(self, logits: Tensor) -> list[Record]:
         sure, best = (values.tolist() for values in logits.softmax(dim=-1).max(dim=-1))
         return [{"prediction": label, "probability": chance} for label, chance in zip(best, sure, strict=True)]
-
-    def metrics(self, predictions: Sequence[int], references: Sequence[int]) -> dict[str, float]:
-        return classification(predictions, references)
 
     def baseline(self, train: Sequence[int], held_out: Sequence[int]) -> dict[str, float]:
         """Always the most frequent training label; its loss: always the training frequencies (plus 1)."""

@@ -3,7 +3,7 @@
 import ast
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -270,23 +270,6 @@ def name_labels(
     else:
         written = names
     return names, {name: number for number, name in enumerate(written)}, note
-
-
-def output_of(name: str, *, known: Mapping[str, int], row: Row, column: str) -> int:
-    """The output of a label; InputError where the model has none for it."""
-    if name not in known:
-        raise InputError(
-            f"{row.where}: label '{name}' in column '{column}' is not one of the labels "
-            f"[{some_of(list(map(repr, known)))}] of the training rows or of --label_names: correct it, "
-            "or list every label with --label_names"
-        )
-    return known[name]
-
-
-def balanced_weights(counts: Mapping[int, int], size: int) -> list[float]:
-    """A weight for each of `size` labels, of mean 1 over the rows: rows / (labels that occur x its rows)."""
-    total, kinds = sum(counts.values()), sum(count > 0 for count in counts.values())
-    return [total / (kinds * counts[label]) if counts.get(label) else 1.0 for label in range(size)]
 
 
 def _shown(value: Any) -> str:

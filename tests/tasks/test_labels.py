@@ -6,17 +6,17 @@ import pytest
 
 from lacuna.common.errors import InputError
 from lacuna.tasks.base.rows import Row, as_number, note_alike
+from lacuna.tasks.classification.heads import SingleLabel
 from lacuna.tasks.classification.reader import (
     MULTI,
     NUMBER,
     SINGLE,
-    balanced_weights,
+    ClassificationArguments,
     joined_by,
     label_set,
     multi_hot_width,
     name_labels,
     number_of,
-    output_of,
     problem_type_of,
     sorted_names,
 )
@@ -81,10 +81,11 @@ def test_labels_that_are_nearly_the_same_are_named():
 
 
 def test_messages_name_no_more_labels_than_people_read():
-    known = {f"label{n}": n for n in range(83)}
-    with pytest.raises(InputError, match=r"label28', 'label29' and 53 more\] of the training rows") as caught:
-        output_of("x", known=known, row=rows("x")[0], column="y")
-    assert "label30" not in str(caught.value)
+    options = ClassificationArguments()
+    head = SingleLabel(rows(*[f"label{n}" for n in range(83)] * 2), "y", options)
+    with pytest.raises(InputError, match=r"label34', 'label35' and 53 more\] of the training rows") as caught:
+        head.target(rows("x")[0])
+    assert "label36" not in str(caught.value)
     found = {str(n) for n in range(40)}
     note = name_labels(found=found, given=[f"n{n}" for n in range(40)], rows=rows(*range(100)), column="y")[2]
     assert note is not None and note.endswith("29 is n29 and 10 more")
@@ -167,9 +168,3 @@ def test_names_in_order():
         name_labels(found={str(n) for n in range(30)}, given=None, **options)
     with pytest.raises(InputError, match="no training row has a label"):
         name_labels(found=set(), given=None, **options)
-
-
-def test_weights_have_mean_one_over_the_rows():
-    weights = balanced_weights({0: 90, 1: 9, 2: 1}, 4)
-    assert sum(weight * count for weight, count in zip(weights, (90, 9, 1, 0), strict=True)) == pytest.approx(100)
-    assert weights[0] * 90 == pytest.approx(weights[1] * 9) == pytest.approx(weights[2]) and weights[3] == 1.0
