@@ -232,21 +232,15 @@ def render_page(*, inspections: Sequence[Inspection], about: dict[str, Any]) -> 
     for inspection in inspections:
         both = zip(inspections[0].sides, inspection.sides, strict=True)
         texts.append(asdict(inspection) | {"aligned": [align(one.ids, other.ids) for one, other in both]})
+    whole = json.dumps(
+        {**about, "texts": texts}, default=lambda weights: np.rint(weights * TEN_THOUSANDTHS).astype(int).tolist()
+    )
+    short = json.loads(whole, parse_float=lambda number: round(float(number), 4))
     # No "<" may stand in the data: it would end the script that holds it, or open a comment in it.
-    data = json.dumps(_rounded({**about, "texts": texts}), separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps(short, separators=(",", ":")).replace("<", "\\u003c")
     parts = {"TITLE": html.escape(str(about["model"])), "DATA": data}
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     return re.sub("__(TITLE|DATA)__", lambda found: parts[found[1]], template)
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return np.rint(value * TEN_THOUSANDTHS).astype(int).tolist()
-    if isinstance(value, dict):
-        return {name: _rounded(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(part) for part in value]
-    return round(value, 4) if isinstance(value, float) else value
 
 
 def compare(it: Inspection, number: int, against: Inspection) -> tuple[np.ndarray, list[str], list[str]]:

@@ -179,16 +179,11 @@ class Matrix:
         table = markdown_table(["gold", "predicted", "times"], shown)
         return [f"The {len(shown)} most frequent confusions:", "", *table]
 
-    def reduced(self, most: int) -> "Matrix":
-        """The same for the `most` frequent labels."""
-        counts = np.asarray(self.counts)
-        kept = np.sort(np.argsort(-counts.sum(axis=1), kind="stable")[:most])
-        return Matrix([self.labels[label] for label in kept], counts[np.ix_(kept, kept)].tolist())
-
     def draw(self, axes: Any) -> None:
-        """Cells are coloured by their share of the row, that is, of the examples that have the label."""
-        matrix = self.reduced(MOST_LABELS)
-        counts = np.asarray(matrix.counts, dtype=np.float64)
+        """The most frequent labels; cells are coloured by their share of the row, the examples that have the label."""
+        counts = np.asarray(self.counts, dtype=np.float64)
+        kept = np.sort(np.argsort(-counts.sum(axis=1), kind="stable")[:MOST_LABELS])
+        counts = counts[np.ix_(kept, kept)]
         share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         size = len(counts)
         cell = min(1.0, max(0.27, 3.6 / size + 0.2))  # inches
@@ -199,7 +194,7 @@ class Matrix:
             said = f"{count:.0f}" if count < 1000 else f"{count / 1000:.3g}k"
             ink = "white" if share[gold, predicted] > 0.55 else "#222222"
             axes.text(predicted, gold, said, ha="center", va="center", color=ink, fontsize=min(9.0, 22 * cell))
-        whole, letters = [" ".join(label.split()) for label in matrix.labels], min(9.0, 40 * cell)
+        whole, letters = [" ".join(self.labels[label].split()) for label in kept], min(9.0, 40 * cell)
         names = [label if len(label) <= _LONGEST_NAME else label[: _LONGEST_NAME - 1] + "…" for label in whole]
         steep = size > 12 or max(map(len, names)) > 8
         axes.set_xticks(range(size), names, rotation=90 if steep else 0, fontsize=letters, parse_math=False)
