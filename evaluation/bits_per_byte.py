@@ -6,6 +6,7 @@ vocabularies can be compared, which perplexity per token does not allow. Lower i
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -183,17 +184,11 @@ def _sums(
     counts = np.zeros(language_model.model.get_input_embeddings().num_embeddings, dtype=np.int64)
     nats = np.zeros(texts, dtype=np.float64)
     hits = 0
-    for scored in score(
-        language_model=language_model,
-        requests=requests,
-        total=total,
-        batch_size=batch_size,
-        description="bits per byte",
-        hits=True,
-    ):
-        nats[scored.request.owner] += scored.nats.sum()
-        hits += int(scored.hits.sum())
-        np.add.at(counts, scored.request.targets, 1)
+    asked: dict[str, Any] = {"language_model": language_model, "requests": requests, "total": total}
+    for request, losses, right in score(**asked, batch_size=batch_size, description="bits per byte", hits=True):
+        nats[request.owner] += losses.sum()
+        hits += int(right.sum())
+        np.add.at(counts, request.targets, 1)
     return nats, counts, hits
 
 

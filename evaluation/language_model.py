@@ -178,13 +178,8 @@ class Request:
     weight: int = 1  # how far it moves the progress bar
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """A request with its losses in nats, float64 [num_targets], and, if asked for, whether each was the likeliest."""
-
-    request: Request
-    nats: np.ndarray
-    hits: np.ndarray
+Scored = tuple[Request, np.ndarray, np.ndarray]
+"""A request, its losses in nats, float64 [num_targets], and, if asked for, whether each target was the likeliest."""
 
 
 def dense_logits(model: Any, **inputs: Any) -> Tensor:
@@ -243,7 +238,7 @@ def score(
     with progress_bar(total=total, doing=description, unit="token") as bar:
         for scored in _on_each_core(partial(_score_batch, language_model, hits=hits), some, language_model.model):
             yield from scored
-            bar.update(sum(each.request.weight for each in scored))
+            bar.update(sum(request.weight for request, *_ in scored))
 
 
 def _on_each_core(
@@ -307,4 +302,4 @@ def _score_batch(language_model: LanguageModel, batch: list[Request], *, hits: b
             "Look at the loss in metrics.jsonl beside it"
         )
     ends = np.cumsum(counts)[:-1]
-    return [Scored(*each) for each in zip(batch, np.split(nats, ends), np.split(right, ends), strict=True)]
+    return list(zip(batch, np.split(nats, ends), np.split(right, ends), strict=True))

@@ -104,14 +104,10 @@ def score_sentences(
     texts = list(numbers)
     lengths = np.asarray([len(ids) for ids in texts], dtype=np.int64)
     scores = np.zeros(len(texts), dtype=np.float64)
-    for scored in score(
-        language_model=language_model,
-        requests=_requests(language_model, texts),
-        total=int(lengths.sum()),
-        batch_size=batch_size,
-        description="minimal pairs",
-    ):
-        scores[scored.request.owner] -= scored.nats.sum()
+    asked: dict[str, Any] = {"requests": _requests(language_model, texts), "total": int(lengths.sum())}
+    how: dict[str, Any] = {"batch_size": batch_size, "description": "minimal pairs"}
+    for request, nats, _ in score(language_model=language_model, **asked, **how):
+        scores[request.owner] -= nats.sum()
     return scores[owners], lengths[owners]
 
 
