@@ -105,15 +105,11 @@ def report(out: Path, seconds: dict[str, float]) -> bool:
     heads = f"{'metric':<16}{'value':>8}{'baseline':>10}{'bag of words':>14}"
     print(f"\n{'stage':<12}{'time':>7}{'tokens/s':>10}  {heads}\n{'-' * 78}")
     for stage, took in seconds.items():
-        head = f"{stage:<12}{took:>6.0f}s"
+        line = f"{stage:<12}{took:>6.0f}s"
         for _, speed, metric, value, baseline, words, good in (row for row in rows if row[0] == stage):
-            speed = f"{speed:,.0f}" if speed and head.strip() else ""
-            scores = f"{metric:<16}{value:>8.3f}{baseline:>10.3f}{'' if words is None else f'{words:.3f}':>14}"
-            scores += "" if good else "   too close"
-            print(f"{head:<19}{speed:>10}  {scores}".rstrip())
-            head = ""
-        if head:
-            print(head)
+            line += f"{f'{speed:,.0f}' if speed else '':>10}  {metric:<16}{value:>8.3f}{baseline:>10.3f}"
+            line += f"{'' if words is None else f'{words:.3f}':>14}{'' if good else '   too close'}"
+        print(line.rstrip())
     print(f"{'-' * 78}\n{'all':<12}{sum(seconds.values()):>6.0f}s")
     print(
         "baselines: one byte a token; token frequencies (of the encoder and the decoder; of bits_per_byte less is\n"
