@@ -101,30 +101,31 @@ class KeepBest(TrainerCallback):
             self.task.evaluate_encoder(model)
 
 
-def make_trainer(
+def train_encoder(
     task: Embeddings,
     encoder: Any,
     *,
-    output_dir: str,
+    log: Any,
     batch_size: int,
     max_steps: int | None = None,
     max_epochs: float = 3.0,
+    max_minutes: float | None = None,
     eval_steps: float = 0.2,
     num_processes: int = 1,
     **options: Any,
-) -> Any:
-    """The trainer of sentence-transformers, with a loss for the rows; `task` evaluates on the way and at the end.
+) -> dict[str, float]:
+    """Train an encoder in place, with the trainer of sentence-transformers and its `options`; the best weights stay.
 
     `batch_size` are rows in one step, over all processes; InputError where they do not share it evenly. With
-    `eval_steps` 0 it evaluates only at the end.
+    `eval_steps` 0 it evaluates only at the end. Returns what results.json says: scores before (`start_`), after
+    (`eval_`) and without a model (`baseline_`), steps and seconds.
     """
     if batch_size % num_processes:
         raise InputError(f"--batch_size {batch_size} cannot be divided among {num_processes} processes evenly")
     library, on_cpu = _library(), not torch.accelerator.is_available()
     steps = max_steps or math.ceil(max_epochs * math.ceil(len(task.train_items) / batch_size))
     every = int(eval_steps) if eval_steps >= 1 else max(1, round(eval_steps * steps))
-    arguments = library.SentenceTransformerTrainingArguments(
-        output_dir=output_dir,
+    how = dict(
         **{"warmup_steps": 0.06, "seed": 0, **options},
         per_device_train_batch_size=batch_size // num_processes,
         max_steps=steps,
@@ -142,27 +143,15 @@ def make_trainer(
     )
     # Their card, which takes a while and shows bars of its own, is not written.
     without_card = {"add_model_card_callback": lambda self, defaults: None}
-    trainer = type("Trainer", (library.SentenceTransformerTrainer,), without_card)(
-        model=encoder,
-        args=arguments,
-        train_dataset=task.dataset(),
-        evaluator=[lambda model, *place: dict(task.evaluate_encoder(model))],
-        loss=getattr(_library("losses"), LOSSES[task.kind])(encoder),
-    )
-    trainer.remove_callback(PrinterCallback)
-    return trainer
-
-
-def train_encoder(
-    task: Embeddings, encoder: Any, *, log: Any, max_minutes: float | None = None, **options: Any
-) -> dict[str, float]:
-    """Train an encoder in place with the options of `make_trainer`, and keep its best weights.
-
-    Returns what results.json says: scores before (`start_`), after (`eval_`) and without a model (`baseline_`), steps
-    and seconds.
-    """
     with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trainer(task, encoder, output_dir=folder, **options)
+        trainer = type("Trainer", (library.SentenceTransformerTrainer,), without_card)(
+            model=encoder,
+            args=library.SentenceTransformerTrainingArguments(output_dir=folder, **how),
+            train_dataset=task.dataset(),
+            evaluator=[lambda model, *place: dict(task.evaluate_encoder(model))],
+            loss=getattr(_library("losses"), LOSSES[task.kind])(encoder),
+        )
+        trainer.remove_callback(PrinterCallback)
         trainer.add_callback(KeepBest(task, log, max_minutes=max_minutes))
         start = task.evaluate_encoder(encoder) if trainer.is_world_process_zero() else {}
         log.evaluation({"step": 0, **_named("eval", start)})
