@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.rows import Row, all_of, columns_of
+from lacuna.tasks.base.rows import Row, all_of
 
 SAMPLE = 200
 Found = dict[str, Any]
@@ -53,7 +53,7 @@ class Layout:
             taken = {one for value in found.values() for one in names_in(value)}
             seen, kinds = rows[:SAMPLE], self.columns[name].kinds
             # Most values are of the type; a row whose value is not is named when it is read.
-            fits = {one: sum(isinstance(row.fields.get(one), kinds) for row in seen) for one in columns_of(rows)}
+            fits = {one: sum(isinstance(row.fields.get(one), kinds) for row in seen) for one in rows[0].fields}
             return [one for one, count in fits.items() if one not in taken and 2 * count > len(seen)]
 
         for name, column in self.columns.items():

@@ -110,11 +110,6 @@ def as_rows(records: Iterable[Any], *, part: str) -> list[Row]:
     ]
 
 
-def columns_of(rows: Sequence[Row]) -> list[str]:
-    """The columns of the first row, in its order."""
-    return list(rows[0].fields) if rows else []
-
-
 def all_of(parts: Sequence[str], word: str = "and") -> str:
     """Parts of a sentence: "a", "a and b", "a, b and c"."""
     return f" {word} ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)

@@ -31,7 +31,7 @@ from lacuna.tasks.base.columns import TEXT, Column, Layout, only_ones
 from lacuna.tasks.base.features import WORDS, records, tokenize
 from lacuna.tasks.base.metrics import correlation
 from lacuna.tasks.base.report import Points, Shown, Table
-from lacuna.tasks.base.rows import Row, as_number, columns_of, gathered
+from lacuna.tasks.base.rows import Row, as_number, gathered
 from lacuna.tasks.base.task import Inputs, Task
 
 
@@ -139,7 +139,7 @@ def read_related(rows: Sequence[Row], columns: Columns, *, kind: str) -> list[Re
         raise InputError(f"{rows[0].where}: triples need a third text: name its column with --negative_column")
     if kind == SCORED and columns["label_column"] is None:
         raise InputError(
-            f"{rows[0].where}: which of {rows[0].shown(columns_of(rows))} is the label? Name it with --label_column"
+            f"{rows[0].where}: which of {rows[0].shown(rows[0].fields)} is the label? Name it with --label_column"
         )
     named = ["text_column", "text_pair_column", "negative_column"][: 3 if kind == TRIPLES else 2]
     found = []

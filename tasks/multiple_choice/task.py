@@ -22,7 +22,7 @@ from lacuna.tasks.base.arguments import ROWS, TaskArguments, column_option, max_
 from lacuna.tasks.base.columns import Column, Found, Free, Layout, names_in
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
 from lacuna.tasks.base.report import Shown, Table
-from lacuna.tasks.base.rows import Row, columns_of, gathered, listed
+from lacuna.tasks.base.rows import Row, gathered, listed
 from lacuna.tasks.base.task import Batch, Inputs, Task
 from lacuna.tasks.predict.predictor import Predictor
 
@@ -56,7 +56,7 @@ def numbered_columns(columns: Sequence[str]) -> list[str]:
 
 def _choice_columns(rows: Sequence[Row], found: Found, free: Free) -> None:
     """One column that holds lists, or one for each choice."""
-    found["choices_columns"] = names_in(found["choices_columns"]) or numbered_columns(columns_of(rows))
+    found["choices_columns"] = names_in(found["choices_columns"]) or numbered_columns([*rows[0].fields])
 
 
 _CONTEXTS = "sent1 context passage article story premise ctx startphrase sentence text"
