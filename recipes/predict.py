@@ -16,12 +16,11 @@ after training in bf16 (--mixed_precision), probabilities differ from its predic
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import transformers
 
@@ -77,14 +76,8 @@ def answer(arguments: PredictionArguments, *, source: str, say: Callable[..., No
     predictor = open_predictor(arguments)
     count = check_rows(predictor, rows())
     say("\n".join([f"{counted(count, 'row')} of {source} through {arguments.model}", *predictor.notes]), flush=True)
-
-    def answers() -> Iterator[dict[str, Any]]:
-        with progress_bar(total=count, doing="answering", unit="row") as bar:
-            for row in predict(predictor, rows()):
-                yield row
-                bar.update()
-
-    written = write_rows(rows=answers(), path=path)
+    answers = progress_bar(predict(predictor, rows()), total=count, doing="answering", unit="row")
+    written = write_rows(rows=answers, path=path)
     if say is print:
         print(f"{counted(written, 'row')} written with answers to {path}")
     return path
