@@ -4,7 +4,6 @@ from .arguments import (
     FORMS,
     EvaluationArguments,
     InspectionArguments,
-    check_output_file,
     format_results,
     format_summary,
     summarize,

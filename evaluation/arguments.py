@@ -95,6 +95,19 @@ class EvaluationArguments(ExaminedModelArguments, ReadingArguments):
             raise InputError(f"--suite {self.suite} needs --data: {FORMS[self.suite]}")
         return {self.suite: paths}
 
+    def place(self) -> Path:
+        """Where results go: --output_file, else evaluation_SUITE.json in the model's folder, or here for a Hub model.
+
+        StorageError: nothing can be written there.
+        """
+        folder = Path(self.model or "").expanduser()
+        default = (folder if folder.is_dir() else Path()) / f"evaluation_{self.suite}.json"
+        path = Path(self.output_file).expanduser() if self.output_file else default
+        parent = next(parent for parent in path.resolve().parents if parent.exists())
+        if path.is_dir() or not parent.is_dir() or not os.access(path if path.exists() else parent, os.W_OK):
+            raise StorageError(f"cannot write results to {path}: choose another file with --output_file")
+        return path
+
 
 @dataclass
 class InspectionArguments(ExaminedModelArguments):
@@ -149,17 +162,3 @@ def format_summary(found: Mapping[str, Mapping[str, Any]]) -> str:
     why = {suite: found.get(suite, {"not_run": "there is no data"}).get("not_run") for suite in SUITES}
     lines += [f"| {suite} | not run: {reason} | | |" for suite, reason in why.items() if reason]
     return "\n".join(lines)
-
-
-def check_output_file(*, output_file: str | None, model: str, suite: str) -> Path:
-    """Where results go: --output_file, else evaluation_SUITE.json in the model's folder, or here for a Hub model.
-
-    StorageError: nothing can be written there.
-    """
-    folder = Path(model).expanduser()
-    default = (folder if folder.is_dir() else Path()) / f"evaluation_{suite}.json"
-    path = Path(output_file).expanduser() if output_file else default
-    parent = next(parent for parent in path.resolve().parents if parent.exists())
-    if path.is_dir() or not parent.is_dir() or not os.access(path if path.exists() else parent, os.W_OK):
-        raise StorageError(f"cannot write results to {path}: choose another file with --output_file")
-    return path

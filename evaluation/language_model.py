@@ -85,11 +85,11 @@ def find_kind(config: Any, *, architecture: str | None = None, paired: bool = Fa
     for ending, kind in ARCHITECTURES.items():
         if architecture.endswith(ending):
             return kind  # type: ignore[return-value]
-    has_other_head = "For" in architecture
-    if type(config) in MODEL_FOR_MASKED_LM_MAPPING and not (has_other_head or getattr(config, "is_decoder", False)):
-        return "masked"
-    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not has_other_head:
-        return "causal"
+    if "For" not in architecture:  # no head
+        if type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False):
+            return "masked"
+        if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+            return "causal"
     raise InputError(f"a {architecture or config.model_type} predicts no tokens; name an encoder or decoder")
 
 

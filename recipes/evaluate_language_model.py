@@ -109,8 +109,7 @@ def main(words: Sequence[str] | None = None) -> str:
     texts = [read_texts(some, arguments) if some else [] for some in (arguments.train_text, arguments.occurrences)]
     origin = {"trust_remote_code": arguments.trust_remote_code, "revision": commit, "bf16": arguments.bf16}
     language_model = evaluation.load_language_model(model=arguments.model, **origin)
-    place = {name: getattr(arguments, name) for name in ("output_file", "model", "suite")}
-    path = evaluation.check_output_file(**place)
+    path = arguments.place()
     print(f"model: {type(language_model.model).__name__} ({language_model.kind}) from {arguments.model}", flush=True)
     language_model = replace(language_model, model=as_ours(language_model.model))  # the same scores, a tenth faster
     start = time.perf_counter()
