@@ -6,7 +6,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from itertools import zip_longest
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -108,8 +108,6 @@ def tuned_threshold(
         gain = best_over_answers(squad_v2_f1, guess, answers_with_words(answers)) - float(not answers)
         gains[value] = gains.get(value, 0.0) + gain  # over "no answer"
     values = sorted(gains)
-    if not values:
-        return 0.0
     answered = int(np.argmax(np.cumsum([0.0, *(gains[value] for value in values)])))  # so many of the values
     below = values[answered - 1] if answered else values[0] - 2.0
     above = values[answered] if answered < len(values) else below + 2.0
@@ -185,26 +183,19 @@ def entity_f1(predictions: Tags, references: Tags) -> dict[str, Any]:
     return {**{name: total[name] for name in columns}, "accuracy": accuracy, "by_type": by_type}
 
 
-class _Words:
-    """Words in lower case for rouge_score, whose own tokenizer, equal on ASCII, drops all other letters."""
-
-    def tokenize(self, text: str) -> list[str]:
-        return WORDS.findall(text.lower().replace("_", " "))
-
-
-def generation(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+def generation(predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """BLEU and chrF of the corpus (sacrebleu: Post 2018, Popović 2015) and ROUGE-1, -2, -L (Lin 2004), from 0 to 100.
 
-    ROUGE is the mean over texts of the best F-measure, without stemming.
+    ROUGE is the mean over texts of the F-measure, without stemming.
     """
     sacrebleu, rouge = optional_module("sacrebleu"), optional_module("rouge_score.rouge_scorer")
-    # The first reference of all texts, the second of all; None where a text has fewer.
-    streams = list(zip_longest(*references))
     kinds = ["rouge1", "rouge2", "rougeL"]
-    scorer = rouge.RougeScorer(kinds, tokenizer=_Words())
-    found = [scorer.score_multi(texts, guess) for guess, texts in zip(predictions, references, strict=True)]
+    # Its own tokenizer, equal on ASCII, drops all other letters.
+    words = SimpleNamespace(tokenize=lambda text: WORDS.findall(text.lower().replace("_", " ")))
+    scorer = rouge.RougeScorer(kinds, tokenizer=words)
+    found = [scorer.score(text, guess) for guess, text in zip(predictions, references, strict=True)]
     return {
-        "bleu": float(sacrebleu.corpus_bleu(predictions, streams).score),
-        "chrf": float(sacrebleu.corpus_chrf(predictions, streams).score),
+        "bleu": float(sacrebleu.corpus_bleu(predictions, [references]).score),
+        "chrf": float(sacrebleu.corpus_chrf(predictions, [references]).score),
         **{kind: 100.0 * sum(scores[kind].fmeasure for scores in found) / len(found) for kind in kinds},
     }

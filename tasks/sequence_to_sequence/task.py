@@ -339,7 +339,7 @@ class SequenceToSequence(Task):
         return {**self._scores(self.records), "ended": ended}
 
     def _scores(self, found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        references = [[self._eval_pairs[each["row"]].target] for each in found]
+        references = [self._eval_pairs[each["row"]].target for each in found]
         return generation([each["prediction"] for each in found], references)
 
     def baseline(self) -> dict[str, float]:

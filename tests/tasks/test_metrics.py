@@ -306,10 +306,10 @@ def test_entities_in_all_three_ways_of_writing_them(tags):
 def test_generated_texts():
     pytest.importorskip("sacrebleu"), pytest.importorskip("rouge_score")
     sentence = "The quick brown fox jumps over the lazy dog."
-    assert generation(predictions=[sentence] * 2, references=[[sentence], ["no", sentence]]) == pytest.approx(
+    assert generation(predictions=[sentence] * 2, references=[sentence] * 2) == pytest.approx(
         dict.fromkeys(("bleu", "chrf", "rouge1", "rouge2", "rougeL"), 100.0)
     )
-    found = generation(predictions=["für drei große"], references=[["für vier große Hunde"]])
+    found = generation(predictions=["für drei große"], references=["für vier große Hunde"])
     # two of three words are right, two of four found; the umlaut does not divide a word
     assert found["rouge1"] == found["rougeL"] == pytest.approx(100 * 4 / 7)
     assert found["rouge2"] == 0.0 and found["bleu"] == pytest.approx(0.0, abs=20) and 0 < found["chrf"] < 100
@@ -318,7 +318,7 @@ def test_generated_texts():
 def test_rouge_counts_words_of_any_script():
     pytest.importorskip("rouge_score"), pytest.importorskip("sacrebleu")
     for guess, gold in (("हिन्दी में", "हिन्दी नदी"), ("Zu\u0308rich hier", "Zu\u0308rich da")):
-        found = generation(predictions=[guess], references=[[gold]])
+        found = generation(predictions=[guess], references=[gold])
         assert found["rouge1"] == pytest.approx(50.0) and found["rouge2"] == 0.0  # one word of two, and no pair
 
 
@@ -326,11 +326,11 @@ def test_bleu_and_rouge_equal_what_the_packages_say():
     sacrebleu = pytest.importorskip("sacrebleu")
     scorer = pytest.importorskip("rouge_score.rouge_scorer").RougeScorer(["rougeL"])
     guesses = ["the cat is on the mat", "a dog, which barks", "snake_case words"]
-    golds = [["there is a cat on the mat"], ["the dog barks"], ["words in snake case"]]
+    golds = ["there is a cat on the mat", "the dog barks", "words in snake case"]
     found = generation(predictions=guesses, references=golds)
-    assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu(guesses, [[g[0] for g in golds]]).score)
-    assert found["chrf"] == pytest.approx(sacrebleu.corpus_chrf(guesses, [[g[0] for g in golds]]).score)
-    own = [scorer.score(gold[0], guess)["rougeL"].fmeasure for gold, guess in zip(golds, guesses, strict=True)]
+    assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu(guesses, [golds]).score)
+    assert found["chrf"] == pytest.approx(sacrebleu.corpus_chrf(guesses, [golds]).score)
+    own = [scorer.score(gold, guess)["rougeL"].fmeasure for gold, guess in zip(golds, guesses, strict=True)]
     assert found["rougeL"] == pytest.approx(100 * sum(own) / 3)
 
 
@@ -341,7 +341,7 @@ def test_a_package_that_is_absent_is_named_with_its_remedy(monkeypatch):
     monkeypatch.setattr("lacuna.tasks.base.metrics.import_module", absent)
     for call in (
         lambda: entity_f1(predictions=[["O"]], references=[["O"]]),
-        lambda: generation(predictions=["a"], references=[["a"]]),
+        lambda: generation(predictions=["a"], references=["a"]),
     ):
         with pytest.raises(InputError, match=r"pip install -e '\.\[tasks\]'") as caught:
             call()
