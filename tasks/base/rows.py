@@ -33,9 +33,9 @@ class Row:
     fields: Mapping[str, Any]
     where: str
 
-    def value(self, column: str, *, option: str) -> Any:
-        """The value of a column, which the command-line `option` names; InputError where there is no such column."""
-        self.require([column], remedy=f"name one with {option}")
+    def value(self, column: str, *, option: str | None) -> Any:
+        """The value of a column, which `option` names, if one does; InputError where there is no such column."""
+        self.require([column], remedy="mend the row" if option is None else f"name one with {option}")
         return self.fields[column]
 
     def require(self, columns: Sequence[str], *, remedy: str) -> None:
@@ -67,9 +67,8 @@ class Row:
 
     def text(self, column: str, *, option: str | None) -> str:
         """The text of a column, which `option` names, if one does; InputError where it is no text, or an empty one."""
+        value = self.value(column, option=option)
         remedy = "mend the row" if option is None else f"name the text column with {option}"
-        self.require([column], remedy=remedy if option is None else f"name one with {option}")
-        value = self.fields[column]
         if not isinstance(value, str):
             raise InputError(f"{self.where}: column '{column}' holds {value!r}, not text: {remedy}")
         if not value.strip():

@@ -8,6 +8,7 @@ more than a threshold that is tuned on the held-out questions, there is no answe
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -17,17 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
+from lacuna.tasks.base import metrics
 from lacuna.tasks.base.bag_of_words import words_in_common
 from lacuna.tasks.base.features import model_inputs, pad_inputs, pad_like, records, stacked
-from lacuna.tasks.base.metrics import (
-    answers_with_words,
-    best_over_answers,
-    exact_match,
-    squad,
-    squad_v2,
-    token_f1,
-    tuned_threshold,
-)
 from lacuna.tasks.base.rows import Row, gathered
 from lacuna.tasks.base.task import Batch, Inputs, Task
 from lacuna.tasks.predict.predictor import Predictor
@@ -156,16 +149,17 @@ class QuestionAnswering(Task):
         texts = [answer["prediction"] for answer in found]
         answers = [self._eval_questions[answer["id"]].answers for answer in found]
         if not self.may_have_none:
-            return squad(texts, answers)
+            return metrics.squad(texts, answers)
         no_answer = [-answer["score"] for answer in found]
-        self.threshold = tuned_threshold(texts, answers, no_answer=no_answer)
-        tuned, untuned = (squad_v2(texts, answers, no_answer=no_answer, threshold=at) for at in (self.threshold, 0.0))
+        self.threshold = metrics.tuned_threshold(texts, answers, no_answer=no_answer)
+        judge = partial(metrics.squad_v2, texts, answers, no_answer=no_answer)
+        tuned, untuned = (judge(threshold=at) for at in (self.threshold, 0.0))
         return {**tuned, "untuned_f1": untuned["f1"], "no_answer_threshold": self.threshold}
 
     def _guessed(self, predictions: Sequence[str]) -> dict[str, float]:
         """Exact match and F1 of a guess for every held-out question."""
         answers = [item.answers for item in self._eval_questions]
-        found = (squad_v2 if self.may_have_none else squad)(predictions, answers)
+        found = (metrics.squad_v2 if self.may_have_none else metrics.squad)(predictions, answers)
         return {name: found[name] for name in ("exact_match", "f1")}
 
     def baseline(self) -> dict[str, float]:
@@ -207,8 +201,8 @@ class QuestionAnswering(Task):
             given = {"id": asked.id, "question": asked.question, "context": asked.context}
             found = {name: answer[name] for name in ("prediction", "start", "end")}
             sure = {"probability": round(answer["probability"], 6)}
-            answers = answers_with_words(asked.answers) if self.may_have_none else asked.answers
-            right = bool(best_over_answers(exact_match, answer["prediction"], answers))
+            answers = metrics.answers_with_words(asked.answers) if self.may_have_none else asked.answers
+            right = bool(metrics.best_over_answers(metrics.exact_match, answer["prediction"], answers))
             gold = list(dict.fromkeys(asked.answers))
             readable.append({**given, "gold": gold, **found, **sure, "correct": right})
         return readable
@@ -233,7 +227,7 @@ def _opening(question: Question, words: int) -> str:
 
 def _mean_f1(questions: Sequence[Question], predictions: Iterable[str]) -> float:
     pairs = zip(questions, predictions, strict=True)
-    return fmean(best_over_answers(token_f1, text, question.answers) for question, text in pairs)
+    return fmean(metrics.best_over_answers(metrics.token_f1, text, question.answers) for question, text in pairs)
 
 
 def collate_windows(examples: list[Inputs], *, tokenizer: Any) -> Batch:
