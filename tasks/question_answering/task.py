@@ -57,9 +57,18 @@ class QuestionAnswering(Task):
 
     def read(self, train: list[Any], held_out: list[Any]) -> None:
         train, held_out = read_questions(train), read_questions(held_out)
-        train = self._checked(train, held_out)
+        if line := misaligned(train):
+            self.notes.append(f"left out: {line}")
+        if line := misaligned(held_out, option="--eval_file"):
+            self.notes.append(f"evaluated by their text alone: {line}")
+        kept = [item for item in train if item.is_aligned]
+        if not any(item.answers for item in kept):
+            raise InputError(
+                f"{kept[0].where if kept else 'training'}: no training question has an answer: "
+                "name a file where some have with --train_file"
+            )
         train, held_out = self.divide(
-            train,
+            kept,
             held_out,
             same=lambda item: (item.question, item.context),
             group=lambda item: item.context,
@@ -100,21 +109,6 @@ class QuestionAnswering(Task):
             f"{len(held_out)} in {len(self._eval_windows)} to evaluate on "
             f"(--max_length {self.max_length}, --stride {self.stride})"
         )
-
-    def _checked(self, train: list[Question], held_out: list[Question]) -> list[Question]:
-        """The training questions whose answer is where the data says. Held-out ones all stay, as their answers are
-        compared by their text."""
-        if line := misaligned(train):
-            self.notes.append(f"left out: {line}")
-        if line := misaligned(held_out, option="--eval_file"):
-            self.notes.append(f"evaluated by their text alone: {line}")
-        train = [item for item in train if item.is_aligned]
-        if not any(item.answers for item in train):
-            raise InputError(
-                f"{train[0].where if train else 'training'}: no training question has an answer: "
-                "name a file where some have with --train_file"
-            )
-        return train
 
     # What the loop asks for
 
