@@ -83,7 +83,7 @@ def task_of(rows: Sequence[Row], *, file: str) -> str:
 def _columns(layout: Layout, rows: Sequence[Row]) -> dict[str, Any] | None:
     """The columns that a task would find; None where it would find none."""
     try:
-        return dict(zip(layout.columns, layout.find(rows), strict=True))
+        return layout.find(rows)
     except InputError:
         return None
 

@@ -39,8 +39,8 @@ class Layout:
     by_content: Callable[[Sequence[Row], Found, Free], None] = lambda rows, found, free: None
     """Finds what no name tells, by what is in the columns."""
 
-    def find(self, rows: Sequence[Row], **given: Any) -> tuple[Any, ...]:
-        """The columns in the order of the layout, None where one was not found; those not given are guessed.
+    def find(self, rows: Sequence[Row], **given: Any) -> Found:
+        """The columns by their options, None where one was not found; those not given are guessed.
 
         InputError where one that is given or needed is not there.
         """
@@ -73,7 +73,7 @@ class Layout:
             columns, hold, them = ("columns", "hold", "them") if len(missing) > 1 else ("column", "holds", "it")
             there = rows[0].shown(rows[0].fields)
             raise InputError(f"{rows[0].where}: which {columns} of {there} {hold} {whats}? Name {them} with {options}")
-        return tuple(found.values())
+        return found
 
     def only(self, *names: str, **changes: Any) -> "Layout":
         """The layout of some of the columns."""

@@ -277,7 +277,7 @@ class Task(Work):
     def find_columns(self, layout: Layout, rows: Sequence[Row], *, instead: str | None = None) -> dict[str, Any]:
         """The columns of the training rows by the options that name them; and a note on them, or `instead` of it."""
         given = {name: getattr(self.options, name, None) for name in layout.columns}
-        found = dict(zip(given, layout.find(rows, **given), strict=True))
+        found = layout.find(rows, **given)
         parts = []
         for option, value in found.items():
             if columns := names_in(value):

@@ -104,10 +104,9 @@ class Classification(Task):
         columns = [self.text_column, *filter(None, [self.text_pair_column])]
         if len(columns) == 1 and self.text_column not in first.fields:  # as of lines, whose column is "text"
             with called({"Name it with --text_column": f"Call it {self.text_column!r}, as in --train_file"}):
-                columns = list(CLASSIFICATION.only("text_column", by_content=only_ones, pairs="").find([first]))
+                columns = [*CLASSIFICATION.only("text_column", by_content=only_ones, pairs="").find([first]).values()]
             self.notes.append(f"--unlabelled_file: the text is in the column '{columns[0]}'")
-        found = (tuple(row.text(name, option=None) for name in columns) for row in self._unlabelled)
-        texts: list[tuple[str, ...]] = list(dict.fromkeys(found))
+        texts = dict.fromkeys(tuple(row.text(name, option=None) for name in columns) for row in self._unlabelled)
         if not (more := [text for text in texts if text not in seen]):
             raise InputError("--unlabelled_file has no text that is not among the labelled rows: name another file")
         known: dict[str, Any] = {"labelled": self._train_texts, "targets": self._train_targets}

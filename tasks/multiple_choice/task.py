@@ -367,10 +367,9 @@ class ChoicePredictor(Predictor):
         names = [name for value in trained.values() for name in names_in(value)]
         if not trained["choices_columns"] or not all(name in row.fields for name in names):
             trained = {}
-        found = layout.find([row], **trained)
-        self._columns = dict(zip(layout.columns, found, strict=True))
+        self._columns = layout.find([row], **trained)
         if not trained:
-            names = [name for value in found for name in names_in(value)]
+            names = [name for value in self._columns.values() for name in names_in(value)]
             self.notes.append(f"question and choices from columns {', '.join(names)} (inferred)")
 
     def read(self, row: Row) -> Problem:

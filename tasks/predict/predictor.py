@@ -110,7 +110,7 @@ class Predictor:
             names["text_pair_column"] = (asked.text_pair_column, trained.get("text_pair_column"))
         known = {what: one or other for what, (one, other) in names.items() if one or other in row.fields}
         layout = _TEXT_PAIRS if len(names) > 1 else _TEXTS
-        self.text_column, self.pair_column, *_ = *layout.find([row], **known), None
+        self.text_column, self.pair_column, *_ = *layout.find([row], **known).values(), None
         if "text_column" not in known and sum(isinstance(value, str) for value in row.fields.values()) > 1:
             second = "" if self.pair_column is None else f", second text from '{self.pair_column}'"
             self.notes.append(f"text from column '{self.text_column}'{second} (inferred; --text_column overrides it)")

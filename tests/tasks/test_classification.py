@@ -59,7 +59,7 @@ def task(tokenizer, rows=ROWS, eval_rows=(), seed=0, **options) -> Classificatio
     ],
 )
 def test_columns_are_inferred(columns, expected):
-    assert CLASSIFICATION.find(as_rows([columns], part="training")) == expected
+    assert (*CLASSIFICATION.find(as_rows([columns], part="training")).values(),) == expected
 
 
 def test_given_columns_win(tokenizer):

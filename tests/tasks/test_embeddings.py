@@ -104,15 +104,16 @@ def task(tokenizer, rows=PAIRS, eval_rows=(), **options) -> Embeddings:
 )
 def test_what_rows_are_is_told_by_their_columns(fields, columns, kind):
     rows = as_rows([fields], part="training")
-    assert EMBEDDINGS.find(rows) == columns
+    assert (*EMBEDDINGS.find(rows).values(),) == columns
     assert kind_of(rows, dict(zip(EMBEDDINGS.columns, columns, strict=True))) == kind
 
 
 def test_columns_that_are_named_win():
     rows = as_rows([{"anchor": "x", "positive": "y", "a": "z", "b": "w", "c": "v", "s": 1}], part="training")
     found = EMBEDDINGS.find(rows, text_column="a", text_pair_column="b", negative_column="c", label_column="s")
-    assert found == ("a", "b", "c", "s")
-    assert EMBEDDINGS.find(as_rows([{"a": "x", "b": "y"}], part="training"), text_column="b")[1] == "a"
+    assert (*found.values(),) == ("a", "b", "c", "s")
+    found = EMBEDDINGS.find(as_rows([{"a": "x", "b": "y"}], part="training"), text_column="b")
+    assert found["text_pair_column"] == "a"
 
 
 # Scores

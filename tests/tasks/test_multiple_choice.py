@@ -97,7 +97,7 @@ def task(tokenizer, rows=ROWS, eval_rows=(), **options) -> MultipleChoice:
     ],
 )
 def test_columns_are_inferred(fields, expected):
-    assert MULTIPLE_CHOICE.find(as_rows([fields], part="training")) == expected
+    assert (*MULTIPLE_CHOICE.find(as_rows([fields], part="training")).values(),) == expected
 
 
 def test_columns_that_are_named_win(tokenizer):
@@ -123,7 +123,7 @@ def test_what_a_model_sees_of_swag(tokenizer):
 def problems(answers: list[Any], choices: Any = ("2", "3", "x"), **fields: Any) -> list[Any]:
     rows = [{"question": "q", "choices": choices, "label": answer, **fields} for answer in answers]
     rows = as_rows(records(rows), part="training")
-    columns = dict(zip(MULTIPLE_CHOICE.columns, MULTIPLE_CHOICE.find(rows), strict=True))
+    columns = MULTIPLE_CHOICE.find(rows)
     return [read_problem(row, **columns) for row in rows]
 
 

@@ -137,14 +137,16 @@ def task(tokenizers, model: Any, rows=ROWS, eval_rows=(), **options: Any) -> Seq
     ],
 )
 def test_columns_are_inferred(fields, expected):
-    assert SEQUENCE_TO_SEQUENCE.find(unfold(as_rows([fields], part="training"))) == expected
+    assert (*SEQUENCE_TO_SEQUENCE.find(unfold(as_rows([fields], part="training"))).values(),) == expected
 
 
 def test_columns_that_are_named_win(writer_tokenizers):
     rows = as_rows([{"source": "x", "target": "y", "en": "a", "de": "b"}], part="training")
-    assert SEQUENCE_TO_SEQUENCE.find(rows, source_column="en", target_column="de") == ("en", "de")
-    assert SEQUENCE_TO_SEQUENCE.find(rows, target_column="en") == ("source", "en")
-    assert SEQUENCE_TO_SEQUENCE.find(as_rows([{"a": "x", "b": "y"}], part="training"), source_column="b") == ("b", "a")
+    assert (*SEQUENCE_TO_SEQUENCE.find(rows, source_column="en", target_column="de").values(),) == ("en", "de")
+    assert (*SEQUENCE_TO_SEQUENCE.find(rows, target_column="en").values(),) == ("source", "en")
+    assert (
+        *SEQUENCE_TO_SEQUENCE.find(as_rows([{"a": "x", "b": "y"}], part="training"), source_column="b").values(),
+    ) == ("b", "a")
     model = make_model("qwen3")
     named = task(writer_tokenizers, model, source_column="target", target_column="source")
     assert "inferred" not in named.notes[0] and "inferred" in task(writer_tokenizers, model).notes[0]

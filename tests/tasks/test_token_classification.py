@@ -93,7 +93,7 @@ def task(tokenizer, train=ROWS, eval_rows=(), **options) -> TokenClassification:
     ],
 )
 def test_columns_are_inferred(fields, expected):
-    assert TOKEN_CLASSIFICATION.find(as_rows([fields], part="training")) == expected
+    assert (*TOKEN_CLASSIFICATION.find(as_rows([fields], part="training")).values(),) == expected
 
 
 def test_columns_that_are_named_win_and_lists_may_be_text(tokenizer):
