@@ -238,12 +238,8 @@ class Task(Work):
         """
         if error := self.error:
             return sorted(predictions, key=lambda item: -abs(item[error]))
-
-        def sureness(prediction: Mapping[str, Any]) -> float:
-            value = prediction.get("probability", prediction.get("score"))
-            return -math.inf if value is None else float(value)
-
-        return sorted((item for item in predictions if not item["correct"]), key=sureness, reverse=True)
+        wrong = [item for item in predictions if not item["correct"]]
+        return sorted(wrong, key=lambda item: item.get("probability", item.get("score", 0.0)), reverse=True)
 
     def tables(self) -> dict[str, Shown]:
         """What the report shows of `records`, by heading, in text and as a picture."""

@@ -115,7 +115,7 @@ def test_long_texts_are_cut_and_contexts_around_the_answer(tmp_path):
     context = "".join(f"{n:04} " for n in range(2000))
     wrong = {"question": "q " * 400, "context": context, "prediction": "1500", "gold": ["x"], "score": 2.0}
     wrong |= {"start": context.index("1500"), "correct": False}
-    write_results(Invented([wrong, {**wrong, "score": None, "start": None}], {}), RESULTS, tmp_path)
+    write_results(Invented([wrong, {**wrong, "start": None}], {}), RESULTS, tmp_path)
     first, second = (tmp_path / "report.md").read_text().split("````")[1].split("  2. ")
     assert " 1500 " in first and "context: …1480 " in first and first.rstrip().endswith("start: 7500")
     assert "context: 0000 0001" in second
