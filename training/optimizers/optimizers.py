@@ -130,8 +130,8 @@ class BankedMuon(torch.optim.Muon):
     """`torch.optim.Muon` with updates of AdamW's size, which treats matrices of one shape together.
 
     Stacked into a bank, they take 15 products for each bank in place of 15 for each matrix, in each step. Updates
-    differ from torch's by the rounding of bfloat16, in which both work where it is fast. The state is torch's own. Of matrices that are
-    sharded among processes each process treats its share of the bank.
+    differ from torch's by the rounding of bfloat16. The state is torch's own. Of matrices that are sharded among
+    processes each process treats its share of the bank.
     """
 
     def __init__(self, params: Any, **options: Any) -> None:
