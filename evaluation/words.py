@@ -11,6 +11,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -196,7 +197,11 @@ def measure_words(*, suite: str, vectors: Mapping[str, Vectors], questions: Mapp
 def _solved(vectors: Vectors, asked: Items, words: Sequence[str]) -> dict[str, Statistic]:
     found = answer_analogies(vectors=vectors, questions=asked, words=words)
     right = {rule: np.equal(some, [question[3] for question in asked]) for rule, some in found.items()}
-    return {f"accuracy_{rule}": lambda units, values=values: values[units].mean() for rule, values in right.items()}
+    return {f"accuracy_{rule}": partial(_mean, values) for rule, values in right.items()}
+
+
+def _mean(values: np.ndarray, units: np.ndarray) -> float:
+    return float(values[units].mean())
 
 
 def _correlated(vectors: Vectors, asked: Items, words: Sequence[str]) -> dict[str, Statistic]:

@@ -197,7 +197,7 @@ class TokenClassification(Task):
         logits = model(**model_inputs(batch)).logits.float()
         labels = batch["labels"]
         nats = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none").sum(dim=1)
-        counts, words = (labels != IGNORED).sum(dim=1), [[] for _ in labels]
+        counts, words = (labels != IGNORED).sum(dim=1), [list[Any]() for _ in labels]
         found = records(row=batch["row"], sentence=batch["sentence"], loss=nats, tokens=counts, words=words)
         for row, *word, sure in zip(*(each.tolist() for each in word_choices(logits, batch["words"])), strict=True):
             found[row]["words"].append((*word, round(sure, 6)))
