@@ -39,7 +39,8 @@ class Recipe:
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
         """Exit code, standard output, standard error."""
-        options = ["--tokenizer", str(self.tokenizer), "--output_dir", "store", "--num_workers", "0"]
+        options = ["--tokenizer", str(self.tokenizer), "--output_dir", "store"]
+        options += [] if "--num_workers" in arguments else ["--num_workers", "0"]
         self.patch.setattr(sys, "argv", [str(RECIPE), *options, *arguments])
         self.patch.chdir(self.folder)
         with pytest.raises(SystemExit) as ended:
@@ -156,20 +157,13 @@ def test_a_disk_that_takes_no_more(recipe: Recipe, num_workers: str) -> None:
     """The system refuses to write on, as a full disk does; tests/corpus/test_build.py has a real one."""
     text = " ".join(f"{number}" for number in range(50_000))
     (recipe.folder / "a.txt").write_text(text)
-    command = [sys.executable, str(RECIPE), "--data", "a.txt", "--tokenizer", str(recipe.tokenizer)]
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-
-    done = subprocess.run(
-        [*command, "--output_dir", "store", "--num_workers", num_workers],
-        cwd=recipe.folder,
-        preexec_fn=limit,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 5, done.stderr
-    assert done.stderr.startswith("error: cannot write .store.building-") and "Make room" in done.stderr
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        code, _, error = recipe.run("--data", "a.txt", "--num_workers", num_workers)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert code == 5 and error.startswith("error: cannot write .store.building-") and "Make room" in error, error
     with pytest.raises(InputError):
         open_store(recipe.folder / "store")
 

@@ -5,7 +5,7 @@ import hashlib
 import json
 import multiprocessing
 import os
-import resource
+import shlex
 import subprocess
 import sys
 import time
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import processes
 import psutil
 import pytest
 from examples import document_tokens, sentence_tokens
@@ -189,42 +190,20 @@ def test_the_bytes_depend_on_neither_workers_nor_pieces(
     assert sorted(os.listdir(tmp_path)) == ["0", "large", "text", "w1", "w2", "w3"]
 
 
-DRIVER = f"""
-import sys
-sys.path.insert(0, {str(REPOSITORY)!r})
-from tokenizers import Tokenizer
-from lacuna.corpus import TextArguments, open_text, prepare_store
-from lacuna.corpus.store import build
-
-class Fast:
-    backend_tokenizer = Tokenizer.from_file(sys.argv[1])
-    def __len__(self):
-        return self.backend_tokenizer.get_vocab_size()
-
-build.PIECE_BYTES = int(sys.argv[4])
-text = open_text(TextArguments(data=[sys.argv[2]], document_boundary="line"))
-options = {{"output_dir": sys.argv[3], "num_workers": int(sys.argv[5])}}
-try:
-    prepare_store(text=text, tokenizer=Fast(), tokenizer_fingerprint="t1", **options)
-except Exception as error:
-    print(type(error).__name__, error, file=sys.stderr)
-    sys.exit(getattr(error, "exit_code", 99))
-"""
-
-
 class Driver:
-    """Starts builds as programs of their own."""
+    """Starts builds as programs of their own, with files of one folder."""
+
+    script = "tests/corpus/store_builder.py"
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
         self.folder = folder
         tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
 
-    def command(self, data: str, output_dir: str, piece_bytes: int, num_workers: int) -> list[str]:
-        files = [str(self.folder / name) for name in ("tokenizer.json", data, output_dir)]
-        return [sys.executable, "-c", DRIVER, *files, str(piece_bytes), str(num_workers)]
+    def words(self, data: str, output_dir: str, *more: int) -> list[object]:
+        return [*(self.folder / name for name in ("tokenizer.json", data, output_dir)), *more]
 
-    def start(self, *arguments: Any, **options: Any) -> subprocess.Popen[str]:
-        return subprocess.Popen(self.command(*arguments), stderr=subprocess.PIPE, text=True, **options)
+    def start(self, *arguments: Any) -> processes.Running:
+        return processes.start(self.script, *self.words(*arguments))
 
 
 @pytest.fixture
@@ -408,14 +387,15 @@ def test_the_second_builder_says_that_it_waits(
         assert waiting.result().num_documents == 5
 
 
-def test_three_processes_at_once_build_once(driver: Driver, tmp_path: Path) -> None:
-    write_files(tmp_path / "text", count=20)
-    assert driver.start("text", "expected", 500, 0).wait() == 0
-    processes = [driver.start("text", "store", 500, 0) for _ in range(3)]
-    messages = [process.communicate()[1] for process in processes]
-    assert [process.returncode for process in processes] == [0] * 3, messages
-    assert "were ready" not in "".join(messages)  # two opened what the first had built
-    assert contents(tmp_path / "store") == contents(tmp_path / "expected")
+def test_three_processes_at_once_build_once(
+    tokenizer: PreTrainedTokenizerFast, driver: Driver, tmp_path: Path
+) -> None:
+    expected = prepare(lines_of(write_files(tmp_path / "text", count=20)), tokenizer, tmp_path / "expected").path
+    ends = [each.wait() for each in [driver.start("text", "store", 500, 0) for _ in range(3)]]
+    messages = "".join(end.stderr for end in ends)
+    assert [end.returncode for end in ends] == [0] * 3, messages
+    assert "were ready" not in messages  # two opened what the first had built
+    assert contents(tmp_path / "store") == contents(expected)
     assert not list(tmp_path.glob(".store*"))
 
 
@@ -444,26 +424,19 @@ def test_text_that_cannot_be_used_leaves_nothing(
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_full_disk_is_exit_code_5_and_what_is_ready_is_kept(
-    driver: Driver, tmp_path: Path, num_workers: int
+    tokenizer: PreTrainedTokenizerFast, driver: Driver, tmp_path: Path, num_workers: int
 ) -> None:
     """A limit on the size of files stands for the full disk: the operating system refuses to write on."""
-    write_files(tmp_path / "text")
+    data = write_files(tmp_path / "text")
     (tmp_path / "text" / "06.txt").write_text("A long line. " * 8000)
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
-
-    process = driver.start("text", "store", 300, num_workers, preexec_fn=limit)
-    _, message = process.communicate(timeout=60)
-    assert process.returncode == 5, message
-    assert "File too large" in message and "What is ready is kept" in message
+    done = driver.start("text", "store", 300, num_workers, 30_000).wait()
+    assert done.returncode == 5, done.stderr
+    assert "File too large" in done.stderr and "What is ready is kept" in done.stderr
     assert not (tmp_path / "store").exists() and pieces_in(tmp_path) > 5
     assert not list(tmp_path.glob(".store.building-*/*/*.tmp"))
-    process = driver.start("text", "store", 300, num_workers)
-    _, message = process.communicate(timeout=60)
-    assert process.returncode == 0 and "pieces were ready and are kept" in message
-    assert driver.start("text", "expected", 300, 0).wait() == 0
-    assert contents(tmp_path / "store") == contents(tmp_path / "expected")
+    done = driver.start("text", "store", 300, num_workers).wait()
+    assert done.returncode == 0 and "pieces were ready and are kept" in done.stderr
+    assert contents(tmp_path / "store") == contents(prepare(lines_of(data), tokenizer, tmp_path / "expected").path)
 
 
 def test_a_small_disk_that_runs_full(driver: Driver, tmp_path: Path) -> None:
@@ -474,15 +447,13 @@ def test_a_small_disk_that_runs_full(driver: Driver, tmp_path: Path) -> None:
     for number in range(8):
         words = random.integers(0, 10**6, size=(400, 12))
         (tmp_path / "text" / f"{number}.txt").write_text("\n".join(" ".join(map(str, row)) for row in words))
-    command = driver.command("text", "disk/store", 20_000, 2)
-    quoted = " ".join(f"'{word}'" for word in command if word != DRIVER).replace("'-c'", '-c "$0"')
-    script = (
-        f"mount -t tmpfs -o size=400k tmpfs '{tmp_path}/disk' || exit 77; {quoted}; code=$?; ls -a '{tmp_path}/disk'"
-    )
+    words = shlex.join(map(str, [sys.executable, driver.script, *driver.words("text", "disk/store", 20_000, 2)]))
+    disk = shlex.quote(f"{tmp_path}/disk")
+    script = f"mount -t tmpfs -o size=400k tmpfs {disk} || exit 77; {words}; code=$?; ls -a {disk}; exit $code"
     namespace = ["unshare", "--mount", "--map-root-user"]
     try:
         done = subprocess.run(
-            [*namespace, "sh", "-c", f"{script}; exit $code", DRIVER], capture_output=True, text=True, timeout=60
+            [*namespace, "sh", "-c", script], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
         )
     except FileNotFoundError:
         pytest.skip("no unshare here")
