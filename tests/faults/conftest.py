@@ -29,9 +29,22 @@ def new_toy(tmp_path: Path) -> Callable[[str], Toy]:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a run of one process without any fault ends with."""
-    toy = Toy(tmp_path_factory.mktemp("undisturbed"))
-    done = toy.run()
-    assert done.returncode == 0, done.stderr
-    return toy.oracle()
+def ends_with(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    """What a run without any fault ends with, which is made once for the same options and environment."""
+    known: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def find(environment: str = "", **options: Any) -> dict[str, Any]:
+        if (key := (environment, repr(sorted(options.items())))) not in known:
+            toy = Toy(tmp_path_factory.mktemp("undisturbed"))
+            done = toy.run(**options)
+            assert done.returncode == 0, done.stderr
+            known[key] = toy.oracle()
+        return known[key]
+
+    return find
+
+
+@pytest.fixture
+def undisturbed(ends_with: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """That of one process."""
+    return ends_with()

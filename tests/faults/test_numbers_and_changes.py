@@ -1,6 +1,8 @@
 """Numbers that are not finite, losses that stand out, and runs that are taken up with something else than before."""
 
 import os
+import shutil
+from pathlib import Path
 from typing import Any
 
 import processes
@@ -16,7 +18,7 @@ def events(toy: Toy, name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "fault", fast(["nan_loss", "inf_loss", "nan_gradient", "inf_gradient"], "nan_loss", "inf_gradient")
 )
-def test_a_step_that_is_not_finite_is_applied_nowhere(toy: Toy, new_toy: Any, fault: str) -> None:
+def test_a_step_that_is_not_finite_is_applied_nowhere(toy: Toy, ends_with: Any, fault: str) -> None:
     done = toy.run(f"{fault}@5")
     assert done.returncode == 0, done.stderr
     what = "loss" if "loss" in fault else "gradient"
@@ -24,9 +26,7 @@ def test_a_step_that_is_not_finite_is_applied_nowhere(toy: Toy, new_toy: Any, fa
     (skipped,) = events(toy, "skipped")
     assert skipped["step"] == 5 and skipped["samples"] == [32, 39]
     # The same as leaving the step out by hand.
-    other = new_toy("other")
-    assert other.run(skip_steps="5").returncode == 0
-    mine, theirs = toy.oracle(), other.oracle()
+    mine, theirs = toy.oracle(), ends_with(skip_steps="5")
     assert mine["model"] == theirs["model"] and mine["losses"] == theirs["losses"]
 
 
@@ -147,6 +147,20 @@ def test_a_spike_is_logged_with_its_samples(toy: Toy) -> None:
     assert "step 40: loss" in done.stderr and "(samples 312 to 319)" in done.stderr
 
 
+@pytest.fixture(scope="module")
+def killed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that ended in step 5, after the checkpoint of step 3."""
+    toy = Toy(tmp_path_factory.mktemp("killed"))
+    assert toy.run("kill@5", "saved@0").returncode == -9
+    return toy.folder
+
+
+@pytest.fixture
+def killed(killed_once: Path, tmp_path: Path) -> Toy:
+    """A copy of it."""
+    return Toy(shutil.copytree(killed_once, tmp_path / "toy"))
+
+
 @pytest.mark.parametrize(
     ("name", "value", "shown"),
     [
@@ -156,8 +170,8 @@ def test_a_spike_is_logged_with_its_samples(toy: Toy) -> None:
         ("rows", 40, "data is '40 rows'"),
     ],
 )
-def test_another_run_is_not_taken_up(toy: Toy, name: str, value: Any, shown: str) -> None:
-    assert toy.run("kill@5", "saved@0").returncode == -9
+def test_another_run_is_not_taken_up(killed: Toy, name: str, value: Any, shown: str) -> None:
+    toy = killed
     done = toy.run(resume=True, **{name: value})
     assert done.returncode == 2 and "error: --resume: this is another run than that in" in done.stderr
     assert f": {shown} and was " in done.stderr
@@ -171,20 +185,18 @@ def test_another_run_is_not_taken_up(toy: Toy, name: str, value: Any, shown: str
 @pytest.mark.parametrize(
     "change", fast([("learning_rate", 0.02), ("max_steps", 15), ("weight_decay", 0.2)], ("max_steps", 15))
 )
-def test_a_schedule_may_change_and_that_is_recorded(toy: Toy, change: tuple[str, Any]) -> None:
+def test_a_schedule_may_change_and_that_is_recorded(killed: Toy, change: tuple[str, Any]) -> None:
     name, value = change
-    assert toy.run("kill@5", "saved@0").returncode == -9
-    done = toy.run(resume=True, **{name: value})
+    done = killed.run(resume=True, **{name: value})
     assert done.returncode == 0 and f"  {name} was " in done.stderr
-    (resumed,) = events(toy, "resume")
+    (resumed,) = events(killed, "resume")
     assert [change["option"] for change in resumed["changes"]] == [name]
 
 
-def test_what_only_concerns_people_changes_without_a_word(toy: Toy, undisturbed: dict[str, Any]) -> None:
-    assert toy.run("kill@5", "saved@0").returncode == -9
-    done = toy.run(resume=True, eval_batch_size=3, keep_checkpoints=5, hang_timeout=0)
+def test_what_only_concerns_people_changes_without_a_word(killed: Toy, undisturbed: dict[str, Any]) -> None:
+    done = killed.run(resume=True, eval_batch_size=3, keep_checkpoints=5, hang_timeout=0)
     assert done.returncode == 0 and " was " not in done.stderr
-    assert toy.oracle()["model"] == undisturbed["model"]
+    assert killed.oracle()["model"] == undisturbed["model"]
 
 
 def test_two_runs_in_one_folder(toy: Toy) -> None:

@@ -13,9 +13,6 @@ from examples import fast
 from processes import REPOSITORY
 from toy import SCRIPT, Toy
 
-FIRST, *OTHERS = random.Random(5).sample(range(1, 13), 3)
-"""Steps to be killed in."""
-
 
 def check_resumed(toy: Toy, undisturbed: dict[str, Any], **options: Any) -> None:
     done = toy.run(resume=True, **options)
@@ -23,7 +20,8 @@ def check_resumed(toy: Toy, undisturbed: dict[str, Any], **options: Any) -> None
     assert toy.oracle() == undisturbed
 
 
-@pytest.mark.parametrize("step", fast([FIRST, *OTHERS], FIRST))
+@pytest.mark.slow
+@pytest.mark.parametrize("step", random.Random(5).sample(range(1, 13), 3))
 def test_killed_in_a_step(toy: Toy, undisturbed: dict[str, Any], step: int) -> None:
     assert toy.run(f"kill@{step}").returncode == -9
     check_resumed(toy, undisturbed)
@@ -42,7 +40,10 @@ def test_killed_again_and_again(toy: Toy, undisturbed: dict[str, Any]) -> None:
     check_resumed(toy, undisturbed)
 
 
-@pytest.mark.parametrize("fault", ["term@5", "int@7", "term_in_evaluation@0", "term_in_save@0"])
+STOPS = ["term@5", "int@7", "term_in_evaluation@0", "term_in_save@0"]
+
+
+@pytest.mark.parametrize("fault", fast(STOPS, *STOPS[1:]))  # the first by a signal to one of two, below
 def test_asked_to_stop_it_saves_and_says_so(toy: Toy, undisturbed: dict[str, Any], fault: str) -> None:
     done = toy.run(fault)
     assert done.returncode == 143, done.stderr
@@ -107,7 +108,7 @@ def test_a_worker_that_is_killed_ends_the_run(toy: Toy) -> None:
     ids=["kill", "fail", "FSDP2"],
 )
 def test_one_of_two_processes_ends(
-    toy: Toy, new_toy: Any, monkeypatch: pytest.MonkeyPatch, fault: str, sharded: bool
+    toy: Toy, ends_with: Any, monkeypatch: pytest.MonkeyPatch, fault: str, sharded: bool
 ) -> None:
     if sharded:
         monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
@@ -116,20 +117,16 @@ def test_one_of_two_processes_ends(
     done = toy.run(fault, "saved@0", num_processes=2)
     assert time.monotonic() - began < 60 and done.returncode != 0
     assert toy.checkpoints()[-1] == "step-00000003"
-    straight = new_toy("straight")
-    assert straight.run(num_processes=2).returncode == 0
-    check_resumed(toy, straight.oracle(), num_processes=2)
+    check_resumed(toy, ends_with(f"sharded: {sharded}", num_processes=2), num_processes=2)
 
 
-def test_killed_on_two_processes_it_goes_on_in_one_on_other_micro_batches(toy: Toy, new_toy: Any) -> None:
+def test_killed_on_two_processes_it_goes_on_in_one_on_other_micro_batches(toy: Toy, ends_with: Any) -> None:
     """The same samples and masks at every step; losses, and weights in the end, agree to rounding."""
     assert toy.run("kill@5:1", "saved@0", num_processes=2, dropout=0.0).returncode != 0
     assert toy.run("kill@8", resume=True, dropout=0.0, micro_batch_size=2).returncode == -9
     done = toy.run(resume=True, num_processes=2, dropout=0.0, micro_batch_size=1)
     assert done.returncode == 0, done.stderr
-    straight = new_toy("straight")
-    assert straight.run(dropout=0.0).returncode == 0
-    mine, theirs = toy.oracle(), straight.oracle()
+    mine, theirs = toy.oracle(), ends_with(dropout=0.0)
     assert mine["samples"] == theirs["samples"] and list(mine["losses"]) == list(theirs["losses"])
     for step, values in theirs["losses"].items():
         assert mine["losses"][step][0] == pytest.approx(values[0], rel=1e-5), step
@@ -146,11 +143,9 @@ def test_one_of_two_processes_stands_still(toy: Toy) -> None:
     assert toy.run(resume=True, num_processes=2).returncode == 0
 
 
-def test_a_signal_to_one_of_two_stops_both_after_the_same_step(toy: Toy, new_toy: Any) -> None:
+def test_a_signal_to_one_of_two_stops_both_after_the_same_step(toy: Toy, ends_with: Any) -> None:
     done = toy.run("term@4:1", num_processes=2)  # the evaluation after step 6 would notice in any case
     assert done.returncode == 143, done.stderr
     step = int(toy.checkpoints()[-1][-8:])
     assert step in (4, 5) and done.stderr.count(f"after step {step};") == 2
-    straight = new_toy("straight")
-    assert straight.run(num_processes=2).returncode == 0
-    check_resumed(toy, straight.oracle(), num_processes=2)
+    check_resumed(toy, ends_with("sharded: False", num_processes=2), num_processes=2)
