@@ -20,14 +20,8 @@ from lacuna.common.errors import InputError, StoppedError
 
 TEXTS = [{"text": f"The river number {i} is {'deep' if i % 2 else 'wide'} and old. " * 6} for i in range(60)]
 ROWS = [{"text": f"{'good' if i % 2 else 'bad'} river {i}", "label": "yes" if i % 2 else "no"} for i in range(60)]
-SHORT: dict[str, Any] = {
-    "vocab_size": 300,
-    "max_steps": 3,
-    "batch_size": 4,
-    "max_eval_examples": 8,
-    "num_hidden_layers": 1,
-}
-SHORT |= {"mixed_precision": "no", "threads": 1, "compile": "off"}
+SHORT: dict[str, Any] = {"vocab_size": 300, "max_steps": 3, "batch_size": 4, "max_eval_examples": 8}
+SHORT |= {"num_hidden_layers": 1, "optimizer": "adamw", "mixed_precision": "no", "threads": 1, "compile": "off"}
 
 
 @pytest.fixture(scope="module")

@@ -14,18 +14,8 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 from lacuna.tokenization import save_tokenizer, train_bpe
 
 RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "distill.py"
-SMALLEST = (
-    "--logging_steps",
-    1,
-    "--eval_steps",
-    0,
-    "--sequence_length",
-    32,
-    "--batch_size",
-    8,
-    "--mixed_precision",
-    "no",
-)
+SMALLEST = ("--logging_steps", 1, "--eval_steps", 0, "--sequence_length", 32, "--batch_size", 8)
+SMALLEST += ("--mixed_precision", "no", "--optimizer", "adamw", "--num_hidden_layers", 1)
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,8 @@ def test_a_worker_that_does_not_fork_opens_both(texts: Path) -> None:
 
 def test_a_run_with_it(texts: Path, recipe) -> None:
     words = ["--data", str(texts / "a"), "--eval_data", str(texts / "held"), "--max_steps", "2", "--batch_size", "4"]
-    code, said = recipe("pretrain", *words, "--vocab_size", "300", "--output_dir", str(texts / "run"))
+    small = ["--vocab_size", "300", "--optimizer", "adamw", "--num_hidden_layers", "1"]
+    code, said = recipe("pretrain", *words, *small, "--output_dir", str(texts / "run"))
     info = json.loads((texts / "run" / "run.json").read_text())
     assert code == 0 and "evaluated on 4 documents of --eval_data" in info["text"]
     assert (

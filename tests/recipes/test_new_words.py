@@ -90,8 +90,8 @@ def test_one_command_goes_on_with_new_words_and_shows_the_loss_before_and_after(
     for name, text in (("old.txt", OLD), ("new.txt", NEW)):
         (tmp_path / name).write_text("\n\n".join(text[start : start + 300] for start in range(0, len(text), 300)))
     common = ["--document_boundary=blank_line", "--objective=clm", "--sequence_length=32", "--batch_size=8"]
-    common += ["--save_steps=0", "--mixed_precision=no", "--eval_steps=0"]
-    for kind, more in (("old", []), ("new", ["--model", tmp_path / "model of old"])):
+    common += ["--save_steps=0", "--mixed_precision=no", "--eval_steps=0", "--optimizer=adamw"]
+    for kind, more in (("old", ["--num_hidden_layers", 1]), ("new", ["--model", tmp_path / "model of old"])):
         paths = ["--data", tmp_path / f"{kind}.txt", "--tokenizer", tmp_path / kind]
         output = ["--output_dir", tmp_path / f"model of {kind}", "--max_steps", 8]
         code, said = recipe("pretrain", *paths, *output, *common, *more)

@@ -56,6 +56,7 @@ def options_of(home: Path, output: Path, *more: object) -> list[object]:
         *("--data", home / "rows.jsonl", "--tokenizer", home / "tokenizer", "--output_dir", output),
         *("--sequence_length", 32, "--batch_size", 8, "--max_steps", 5, "--mixed_precision", "no"),
         *("--logging_steps", 1, "--save_steps", 0, "--eval_steps", 0),
+        *(() if "--model" in more else ("--num_hidden_layers", 1)),
         *("--optimizer", "adamw", *more),  # Muon's products in bf16 would hide what rounding in float32 shows
     ]
 
@@ -293,9 +294,10 @@ def test_a_native_model_goes_on_and_stays_native(recipe, home, tmp_path, monkeyp
     for name, more in (("saved as it came", []), ("saved as ours", ["--save_as", "lacuna"]), ("native", [])):
         if name == "native":
             monkeypatch.setattr("lacuna.modeling.as_ours", lambda model: model)
-        options = options_of(home, tmp_path / name, "--objective", "mlm", "--packing", "none")
+        model = ["--model", tmp_path / "bert"]
+        options = options_of(home, tmp_path / name, "--objective", "mlm", "--packing", "none", *model)
         options[options.index("--max_steps") + 1] = 1
-        code, said = recipe(*options, "--model", tmp_path / "bert", *more)
+        code, said = recipe(*options, *more)
         assert code == 0, said
         found.append(losses(tmp_path / name))
         kinds.append(json.loads((tmp_path / name / "config.json").read_text())["model_type"])
@@ -355,7 +357,7 @@ def test_a_model_with_a_native_twin_is_saved_as_it_and_resumed_to_the_bit(recipe
     code, said = recipe(*options, "--resume")
     assert code == 0 and "at step 1" in said
     if objective == "mlm_nsp":  # goes on with the weights of the native model and a new sentence head
-        further = [*options_of(home, tmp_path / "further", "--objective", "mlm_nsp"), "--model", whole]
+        further = options_of(home, tmp_path / "further", "--objective", "mlm_nsp", "--model", whole)
         further[further.index("--max_steps") + 1] = 1
         further[further.index("--mixed_precision") + 1] = "bf16"
         assert "it has no place for the sentence head, which stays in checkpoints" in said

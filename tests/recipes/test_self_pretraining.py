@@ -37,7 +37,7 @@ def options_of(output: Path, *more: object, steps: int = 1) -> list[object]:
     return [
         *("--data", "a.jsonl", "--tokenizer", "tokenizer", "--output_dir", output, "--objective", "mlm"),
         *("--sequence_length", 32, "--batch_size", 8, "--max_steps", steps, "--mixed_precision", "no"),
-        *("--save_steps", 1, "--eval_steps", 0, *more),
+        *("--save_steps", 1, "--eval_steps", 0, "--optimizer", "adamw", "--num_hidden_layers", 1, *more),
     ]
 
 

@@ -39,8 +39,9 @@ def pretrain(recipe) -> Callable[..., tuple[int, str]]:
     def run(output: Path, *more: object, objective: str = "mlm", steps: int = 1) -> tuple[int, str]:
         words = ["--data", "a.jsonl", "--output_dir", output, "--objective", objective, "--learning_rate", 1e-9]
         words += ["--sequence_length", 32, "--batch_size", 8, "--max_steps", steps, "--mixed_precision", "no"]
-        words += ["--eval_steps", 0, "--save_steps", 1]
-        return recipe("pretrain", *words, *([] if "--model" in more else ["--tokenizer", "tokenizer"]), *more)
+        words += ["--eval_steps", 0, "--save_steps", 1, "--optimizer", "adamw"]
+        words += [] if "--model" in more else ["--tokenizer", "tokenizer", "--num_hidden_layers", 1]
+        return recipe("pretrain", *words, *more)
 
     return run
 
