@@ -54,14 +54,8 @@ def test_a_plan_trains_nothing(workplace: Path) -> None:
 
 def test_checkpoints_are_counted_where_there_are_any(workplace: Path) -> None:
     words = ["--data", "my_texts", "--vocab_size", "300", "--batch_size", "8", "--max_steps", "20"]
-    words += [
-        "--optimizer",
-        "adamw",
-        "--num_hidden_layers",
-        "1",
-        "--family",
-        "lacuna",
-    ]  # without a native copy of the weights
+    # Of this one they hold no native copy of the weights.
+    words += ["--optimizer", "adamw", "--num_hidden_layers", "1", "--family", "lacuna"]
     with_gpu, with_cpu, never = (
         plan(workplace, *words, *more).stdout
         for more in (["--device", "T4"], ["--device", "cpu"], ["--device", "cpu", "--save_steps", "0"])
@@ -78,11 +72,11 @@ def test_checkpoints_are_counted_where_there_are_any(workplace: Path) -> None:
 
 def test_what_does_not_fit_is_said_and_so_is_what_does(workplace: Path) -> None:
     words = ["--data", "my_texts", "--vocab_size", "300", "--objective", "clm", "--device", "T4", "--max_steps", "5"]
-    words += ["--optimizer", "adamw", "--num_hidden_layers", "1"]
-    done = plan(workplace, *words, "--memory_gb", "0.2", "--num_devices", "2", "--batch_size", "64,128",
+    words += ["--optimizer", "adamw"]
+    done = plan(workplace, *words, "--memory_gb", "0.8", "--num_devices", "2", "--batch_size", "64,128",
                 "--batch_size_at", "0,0.5")  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "does NOT fit into 0.2 GB of T4" in done.stdout and "at once, in fp16" in done.stdout
+    assert "does NOT fit into 0.8 GB of T4" in done.stdout and "at once, in fp16" in done.stdout
     assert re.search(r"largest micro-batch from 0.5 of the run +\d+  of the 64 that a process has", done.stdout)
 
 
