@@ -336,10 +336,13 @@ def measured(run: Callable[..., None]) -> Callable[..., None]:
 def fork_server(folder: Path) -> None:
     """Fork the server of tests/processes.py, instead of a new Python; it wakes up when it is called."""
 
+    spawn = util.spawnv_passfds
+
     def begin(path: bytes, args: list[str], fds: list[int]) -> int:
         if pid := os.fork():
             return pid
         try:
+            util.spawnv_passfds = spawn  # for workers of what runs there
             select.select(fds, [], [])
             sys.path[:0] = [str(folder / "tests")]
             forkserver.main(*fds[:2], ["preloaded"])
