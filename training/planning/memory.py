@@ -263,7 +263,8 @@ def check_memory(
     Raises InputError: says how much a step needs, and what would fit.
     """
     for stage in stages:
-        if stage.micro_batch_size * len(stage.work.example(0, 0)["input_ids"]) < _MUCH:
+        longest = max(stage.work.lengths or [len(stage.work.example(0, 0)["input_ids"])])
+        if stage.micro_batch_size * longest < _MUCH:
             continue
         on_gpu, rows = device.type == "cuda", stage.micro_batch_size
         has = torch.cuda.get_device_properties(device).total_memory if on_gpu else psutil.virtual_memory().total
