@@ -270,6 +270,19 @@ def test_orthogonalized_has_singular_values_near_one_and_keeps_their_vectors(sha
         torch.testing.assert_close(left @ torch.diag(within) @ right, result, rtol=0, atol=0.02)
 
 
+@pytest.mark.parametrize(("fast", "most"), [(True, 0.05), (False, 1e-5)])
+def test_orthogonalized_is_exact_where_bf16_is_only_emulated(monkeypatch, fast: bool, most: float) -> None:
+    monkeypatch.setattr("lacuna.training.optimizers.optimizers.bf16_is_fast", lambda: fast)
+    bank = gradients_of(0, (3, 48, 96))
+    found, exact = orthogonalized(bank.float(), coefficients=COEFFICIENTS), bank / bank.norm(dim=(1, 2), keepdim=True)
+    a, b, c = COEFFICIENTS
+    for _ in range(5):
+        squares = exact @ exact.mT
+        exact = a * exact + (b * squares + c * squares @ squares) @ exact
+    error = float((found - exact).abs().max())
+    assert found.dtype == torch.float32 and error < most and (error > 1e-4) == fast
+
+
 def test_muon_in_banks_is_torchs_muon() -> None:
     """Ten steps on matrices of three shapes, one of which lacks a gradient at times."""
     torch.manual_seed(0)

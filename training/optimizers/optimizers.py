@@ -172,7 +172,7 @@ def orthogonalized(
 ) -> Tensor:
     """Matrices [N, A, B] with singular values near 1, by Newton-Schulz iterations; of the dtype of `bank`.
 
-    In bfloat16, and in float32 where that is the faster: on a CPU that only emulates the former it takes a twelfth.
+    In bfloat16, and in float32 where that is the faster, on a CPU that only emulates the former ten times and more.
     `coefficients`: a, b, c of the odd polynomial ax + bx^3 + cx^5 that is applied to the singular values
     (https://kellerjordan.github.io/posts/muon/).
     """
