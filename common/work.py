@@ -1,6 +1,7 @@
 """`Work`, the base class of objectives and tasks: what the training loop learns from, and how it is scored."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -84,8 +85,9 @@ class Work:
         """Metrics reached without a model, by the names of `summarize`."""
         return {}
 
+    @cached_property
     def bag_of_words(self) -> dict[str, float]:
-        """Metrics reached from words alone, without a language model, by the names of `summarize`."""
+        """Metrics reached from words alone, without a language model, by the names of `summarize`; found once."""
         return {}
 
 

@@ -23,7 +23,7 @@ from lacuna.common.hub import push_trained
 from lacuna.common.loading import commit_of
 from lacuna.evaluation.probing import Probe, ProbeArguments
 
-WHY = ", the default: it takes any text. Where labels will be few, mlm_nsp does better on text of many documents"
+WHY, BETTER = ", the default, which takes any text", "; where labels will be few, --objective mlm_nsp does better"
 
 
 def read_for(data: Any) -> tuple[list[str], list[dict[str, Any]], list[str]]:
@@ -100,7 +100,8 @@ def main(words: Sequence[str] | None = None) -> str:
     facts = {"objective": objective.name, "text": store.summary(), "rows": [work.describe() for _, work in works]}
     facts["self_pretraining"] = of_task
     if training.is_main_process():
-        why = WHY if objective.name == "mlm" and not model_arguments.model else ""
+        is_default = objective.name == "mlm" and not model_arguments.model
+        why = (WHY + BETTER * (store.num_documents > 1)) * is_default
         head = f"text: {facts['text']}\nmodel: {described}; objective: {objective.name}{why}"
         print(head, *facts["rows"], *lines, sep="\n", flush=True)
     if not model_arguments.model and goal.embedding_init == "cooccurrence" and not training.goes_on(arguments):

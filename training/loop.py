@@ -343,9 +343,9 @@ def _finish(run: Run) -> dict[str, float]:
     progress, arguments, output_dir = run.progress, run.arguments, Path(run.arguments.output_dir)
     guesses = {**run.work.baseline(), **(run.probe.baseline if run.probe else {})}
     baseline = {f"baseline_{name}": value for name, value in guesses.items()}
-    if type(run.work).bag_of_words is not Work.bag_of_words:
+    if type(run.work).bag_of_words is not Work.bag_of_words and "bag_of_words" not in vars(run.work):
         run.log.say("fitting a bag of words to compare with; on many rows this takes up to a minute")
-    baseline |= {f"words_{name}": value for name, value in run.work.bag_of_words().items()}
+    baseline |= {f"words_{name}": value for name, value in run.work.bag_of_words.items()}
     stops = {}
     if arguments.average == "best" and progress.best_step >= 0:
         stops["best_step"] = progress.best_step

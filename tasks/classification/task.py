@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -199,6 +200,7 @@ class Classification(Task):
         """The best guess that knows the training labels and no text."""
         return self.head.baseline(self._train_targets, self._eval_targets)
 
+    @cached_property
     def bag_of_words(self) -> dict[str, float]:
         """TF-IDF of words, their pairs and their parts, and a linear model."""
         targets = self._train_targets

@@ -8,7 +8,7 @@ more than a threshold that is tuned on the held-out questions, there is no answe
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from statistics import fmean
 from typing import Any
 
@@ -171,6 +171,7 @@ class QuestionAnswering(Task):
         results = [self._guessed(guess) for guess in guesses]
         return {name: max(result[name] for result in results) for name in results[0]}
 
+    @cached_property
     def bag_of_words(self) -> dict[str, float]:
         """The sentence with most words of the question, or its longest run of others: what is better in training."""
         sample = [item for item in self._train_questions if item.answers][:_BASELINE_QUESTIONS]

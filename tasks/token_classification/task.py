@@ -6,6 +6,7 @@ predictions.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -242,6 +243,7 @@ class TokenClassification(Task):
         log_frequency = np.log(counts / counts.sum())
         return {"loss": float(-log_frequency[np.concatenate(self._eval_tags)].mean()), **self._scores(guesses)}
 
+    @cached_property
     def bag_of_words(self) -> dict[str, float]:
         """A linear model of each word and of those around it."""
         known = np.concatenate(self._train_tags)

@@ -82,11 +82,11 @@ def test_tasks_have_the_metrics_of_words_alone(tokenizer, monkeypatch: pytest.Mo
             ClassificationArguments(), train_rows=rows, eval_rows=ROWS[:4], tokenizer=tokenizer, config=None
         )
 
-    found = task(ROWS).bag_of_words()
+    found = task(ROWS).bag_of_words
     assert found["accuracy"] == 1.0 and found.keys() == task(ROWS).baseline().keys() - {"loss"}
     monkeypatch.setattr("lacuna.tasks.classification.task.MOST_TEXTS", 10)
     large = task(ROWS)
-    assert large.bag_of_words() == {} and "no bag of words beside it: more than 10 training rows" in large.notes
+    assert large.bag_of_words == {} and "no bag of words beside it: more than 10 training rows" in large.notes
 
 
 def test_tagging_and_questions_have_them_too(tokenizer) -> None:
@@ -94,8 +94,8 @@ def test_tagging_and_questions_have_them_too(tokenizer) -> None:
     tagging = TokenClassification(
         TokenClassificationArguments(train_file="rows"), train_rows=rows, eval_rows=rows[:1], tokenizer=tokenizer
     )
-    assert tagging.bag_of_words()["f1"] == 1.0
+    assert tagging.bag_of_words["f1"] == 1.0
     row = {"id": "1", "question": "What is the river called?", "context": "The river is called Alpha. It is wide."}
     row |= {"answers": {"text": ["Alpha"], "answer_start": [20]}}
     questions = QuestionAnswering(QuestionAnsweringArguments(), train_rows=[row], eval_rows=[row], tokenizer=tokenizer)
-    assert questions.bag_of_words() == {"exact_match": 100.0, "f1": 100.0}
+    assert questions.bag_of_words == {"exact_match": 100.0, "f1": 100.0}

@@ -32,6 +32,11 @@ def test_report_of_a_case_counted_by_hand(trained: PreTrainedTokenizerFast) -> N
     assert len(report["longest_tokens"]) == 10 and report["longest_tokens"][0] == " the"
 
 
+def test_half_a_character_is_shown_as_bytes() -> None:
+    parts = compression_report(tokenizer=train_bpe(documents=["é è ê ë "], vocab_size=262), documents=["é"])
+    assert "\\xc3" in "".join(parts["longest_tokens"]) and "�" not in "".join(parts["longest_tokens"])
+
+
 def test_what_falls_to_bytes_is_counted_in_bytes_of_torn_characters() -> None:
     plain = train_bpe(documents=["some text, some text"], vocab_size=262)
     for text, share in [("text 123 \n;", 0.0), ("é", 1.0), ("aé", 2 / 3), ("ab你c👍", 7 / 10)]:

@@ -176,7 +176,7 @@ def test_few_rows_are_learned_three_times_unless_something_is_asked_for(monkeypa
     assert (runs == 3) == ("the mean of their weights" in capsys.readouterr().out)
 
 
-def test_a_classifier_of_few_rows_is_a_soup(tuning_options, tmp_path, monkeypatch) -> None:
+def test_a_classifier_of_few_rows_is_a_soup(tuning_options, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(Judged, "blends_few_rows", True)
     monkeypatch.setattr("lacuna.training.stages.LEAST_EXAMPLES", 48)
     results = tune(replace(tuning_options(output_dir=str(tmp_path / "run")), max_steps=None, seed=0))
@@ -190,6 +190,7 @@ def test_a_classifier_of_few_rows_is_a_soup(tuning_options, tmp_path, monkeypatc
         (1, 9, "none"),
     ]
     assert "alone_score" in results
+    assert capsys.readouterr().err.count("fitting a bag of words") == 1, "the same rows give the same"
 
 
 def test_two_processes_reach_what_one_reaches(three, tmp_path) -> None:
