@@ -1,12 +1,14 @@
 """Fine-tune a pretrained model to give texts vectors, near to those of texts that belong to them.
 
     accelerate launch recipes/finetune_embeddings.py --model runs/model --train_file rows.jsonl
+    accelerate launch recipes/finetune_embeddings.py --model runs/model --data my_texts/
     torchrun --nproc_per_node 2 recipes/finetune_embeddings.py --model runs/model --train_file stsb.csv --max_steps 20
     python recipes/finetune_embeddings.py --model runs/model --train_file triples.jsonl --dry_run
 
 Rows are read from .jsonl, .csv, .tsv and .parquet, from folders that `datasets` saved and from the Hub: two texts with
 a score of how alike they are, two that belong together (question and answer), or three of which the last does not.
-What they are is inferred from the columns and printed. Trainer and losses are from
+What they are is inferred from the columns and printed. With --data no rows are needed: of a plain text, passages of
+one document that stand near each other belong together. Trainer and losses are from
 sentence-transformers (the extra `embeddings`), and so is the folder: `SentenceTransformer(output_dir)` loads it. The
 weights of the best evaluation after training began are kept. Beside the model, --output_dir receives results.json
 (scores beside those before training and those of words without a model), predictions.jsonl, report.md, task.json,
@@ -26,7 +28,7 @@ from lacuna.common.files import write_text
 from lacuna.common.hub import push_trained
 from lacuna.common.loading import commit_of
 from lacuna.common.private import shown_command
-from lacuna.corpus import read_labelled
+from lacuna.corpus import TextArguments, open_text, pair_passages, read_labelled
 from lacuna.tasks.base.arguments import used
 from lacuna.tasks.base.fine_tuning import warn_of_seen
 from lacuna.tasks.base.models import load_base, read_first_words
@@ -53,8 +55,14 @@ def main(words: Sequence[str] | None = None) -> str:
     commit = commit_of(start.model, revision=start.revision)
     origin = {"model": start.model, "trust_remote_code": start.trust_remote_code, "revision": commit}
     config, tokenizer = load_base(**origin)
+    text = open_text(TextArguments(data=data.data)) if data.data else None
     work = Embeddings.from_arguments(
-        data, tokenizer=tokenizer, config=config, seed=data.seed, read=partial(read_labelled, tagged=False)
+        data,
+        tokenizer=tokenizer,
+        config=config,
+        seed=data.seed,
+        read=partial(read_labelled, tagged=False),
+        builtin=None if text is None else partial(pair_passages, text, seed=data.seed, show_progress=is_main),
     )
     work.notes += warn_of_seen(start.model, data, work)
     if is_main:

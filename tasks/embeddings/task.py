@@ -21,6 +21,7 @@ from lacuna.common.options import check_range, essential
 from lacuna.tasks.base.arguments import (
     ROWS,
     TaskArguments,
+    check_max_length,
     column_option,
     data_option,
     max_length_option,
@@ -40,6 +41,12 @@ class EmbeddingArguments(TaskArguments):
     """Which texts that belong together to learn from, and how; training is that of sentence-transformers."""
 
     train_file: str | None = essential(None, f"Rows to train on: scored pairs, pairs or triples; {ROWS}.")
+    data: list[str] = essential(
+        [],
+        "Text without any pairs, instead of --train_file: files, folders or Hub datasets, as for pretraining. "
+        "Passages that stand near each other in a document belong together then.",
+        metavar="PATH",
+    )
     kind: Literal["auto", "scored", "pairs", "triples"] = data_option(
         "auto", "What the rows are: scored (pairs), pairs, triples or auto (inferred from columns and printed)."
     )
@@ -56,7 +63,9 @@ class EmbeddingArguments(TaskArguments):
         64, "Rows per step, over all processes; the texts of other rows serve as in-batch negatives."
     )
     max_steps: int | None = optimizer_option(None, "Stop after this many steps.")
-    max_epochs: float = essential(3.0, "Stop after this many passes over the data.")
+    max_epochs: float | None = essential(
+        None, "Stop after this many passes over the data. Default: 3; with --data, where a passage comes thrice, 1."
+    )
     max_minutes: float | None = optimizer_option(
         None, "Stop after this many minutes of training, evaluation not counted; the best weights so far are kept."
     )
@@ -68,7 +77,15 @@ class EmbeddingArguments(TaskArguments):
     dry_run: bool = rest_option(False, "Show what would be trained, then exit without training.")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        if self.data and (rows := self.train_file or self.eval_file):
+            raise InputError(
+                f"--data {' '.join(self.data)} is text without any pairs, and {rows} has some: leave one of them out"
+            )
+        if not self.data:
+            super().__post_init__()
+        check_max_length(self.max_length)
+        check_range(self, "eval_fraction", above=0, below=1)
+        self.max_epochs = (1.0 if self.data else 3.0) if self.max_epochs is None else self.max_epochs
         check_range(self, "batch_size", "max_steps", "max_epochs", "max_minutes", "learning_rate", above=0)
         check_range(self, "warmup_steps", "eval_steps", "seed", at_least=0)
 
@@ -180,7 +197,11 @@ class Embeddings(Task):
         how = " (inferred; --kind overrides it)" if asked == "auto" else ""
         self.notes.append(f"the rows are {_SPOKEN[self.kind]}{how}; the loss is {LOSSES[self.kind]}")
         self.train_items, self.eval_items = self.divide(
-            train, held_out, same=lambda item: item.texts, group=lambda item: item.texts[0], how=", by first text"
+            train,
+            held_out,
+            same=lambda item: item.texts,
+            group=lambda item: item.where if self.options.data else item.texts[0],
+            how=", by document" if self.options.data else ", by first text",
         )
 
     def training_texts(self) -> list[str]:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ import test_hub
 from opened_text import write
 
 from lacuna.common.errors import HubError, InputError, StorageError
-from lacuna.corpus import read_labelled, read_parallel
+from lacuna.corpus import TextArguments, open_text, pair_passages, read_labelled, read_parallel
 from lacuna.corpus.read.formats import iter_records
 from lacuna.corpus.read.labelled import label_names, with_names
 from lacuna.corpus.read.streams import Reading
@@ -344,3 +345,39 @@ def test_a_full_temporary_disk_is_an_error_of_storage(tmp_path: Path, monkeypatc
     monkeypatch.setattr(tempfile, "TemporaryFile", partial(open, "/dev/full", "wb", buffering=0))
     with pytest.raises(StorageError, match=r"a\.parquet\.gz cannot be unpacked in .* set TMPDIR"):
         read_labelled(str(tmp_path / "a.parquet.gz"))
+
+
+# Pairs of a text
+
+
+def test_passages_of_one_document_are_paired(tmp_path: Path) -> None:
+    long = "\n\n".join(f"Passage {number} of a long document, which is about rivers." for number in range(90))
+    short = "One paragraph is all that this document has, in two lines.\nThe second line is about the sea and ships."
+    one_line = "A sentence that is long enough to be a passage. And another one, which is of the same document too."
+    documents = [long, short, one_line, "Too short.\n\nAs is this."]
+    file = write(tmp_path / "a.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in documents))
+    text = open_text(TextArguments(data=[str(file)]))
+    rows = pair_passages(text, seed=1)
+    pairs = {number: [tuple(row.fields.values()) for row in rows if row.line == number] for number in (1, 2, 3, 4)}
+    assert [len(pairs[number]) for number in pairs] == [3 * (20 + 20 + 5), 1, 1, 0] and rows[0].path == str(file)
+    assert {*pairs[2][0]} == {*short.split("\n")} and " ".join(sorted(pairs[3][0])) == one_line
+    numbers = [[int(passage.split()[1]) for passage in pair] for pair in pairs[1]]
+    assert all(one // 40 == other // 40 and one != other for one, other in numbers), "neighbours"
+    assert Counter(each for pair in numbers for each in pair) == dict.fromkeys(range(90), 3)
+    assert rows == pair_passages(text, seed=1) != pair_passages(text, seed=2)
+
+
+def test_names_that_both_passages_have_are_in_one_of_them(tmp_path: Path) -> None:
+    each = "The people of {0}town have lived there since long ago.\n\nIn {0}town the people are fond of their river."
+    documents = [each.format(chr(65 + number // 26) + chr(97 + number % 26)) for number in range(60)]
+    file = write(tmp_path / "a.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in documents))
+    rows = pair_passages(open_text(TextArguments(data=[str(file)])), seed=0)
+    assert len(rows) == 60 and all("town" in row.fields["text"] for row in rows)
+    ends = {"The people of have lived there since long ago.", "In the people are fond of their river."}
+    assert {row.fields["text_pair"] for row in rows} == ends, "what many passages have stays"
+
+
+def test_a_text_without_pairs_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.txt", "A single sentence is one passage, and has no partner")
+    with pytest.raises(InputError, match=r"a\.txt: no document has two passages of 40 characters"):
+        pair_passages(open_text(TextArguments(data=[str(file)])), seed=0)

@@ -230,6 +230,7 @@ def test_an_encoder_learns_and_loads_again(tokenizer, encoder, tmp_path, rows, m
     assert again.max_seq_length == 32
     assert "trust_remote_code=True" in (folder / "README.md").read_text(encoding="utf-8")
     assert json.loads((folder / "task.json").read_text(encoding="utf-8"))["name"] == "embeddings"
+    assert json.loads((folder / "config.json").read_text(encoding="utf-8"))["classifier_pooling"] == "mean"
 
 
 def test_the_best_weights_are_kept(encoder):

@@ -168,6 +168,32 @@ def test_embeddings_say_what_they_have_reached(checkpoint, tmp_path, run_recipe)
     assert note == f"note: without --dry_run this would be refused: {taken}"
 
 
+def test_embeddings_learn_from_text_alone_and_a_classifier_begins_there(checkpoint, tmp_path, run_recipe):
+    pytest.importorskip("sentence_transformers")
+    (tmp_path / "texts").mkdir()
+    for number in range(8):
+        passages = [f"Passage {place} of text {number}, which is all about subject {number}." for place in range(5)]
+        (tmp_path / "texts" / f"{number}.txt").write_text("\n\n".join(passages), encoding="utf-8")
+    start, near, output = ["--model", checkpoint("modernbert")], tmp_path / "near", tmp_path / "out"
+    alone = ["--data", tmp_path / "texts", "--eval_fraction", 0.3, "--batch_size", 4]
+    code, said = run_recipe("finetune_embeddings", *start, *alone, "--output_dir", near)
+    assert code == 0, said
+    held_out = [json.loads(line) for line in (near / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
+    subjects = [{re.search(r"subject (\d)", text)[1] for text in (row["text"], *row["gold"])} for row in held_out]
+    assert all(len(each) == 1 for each in subjects) and len(set.union(*subjects)) == 2, "whole documents, of which two"
+    facts = json.loads((near / "run.json").read_text(encoding="utf-8"))
+    assert facts["task"]["data"] == [str(tmp_path / "texts")] and facts["examples"] + facts["held_out"] == 8 * 6
+    assert json.loads((near / "results.json").read_text(encoding="utf-8"))["steps"] == facts["examples"] // 4
+    rows = written(tmp_path / "rows.jsonl", [{"text": f"subject {i}", "label": "ab"[i % 2]} for i in range(20)])
+    once = ["--train_file", rows, "--output_dir", output, "--max_steps", 1, "--compile", "off", "--save_steps", 0]
+    code, said = run_recipe("finetune_classification", "--model", near, *once)
+    assert code == 0, said
+    assert json.loads((output / "config.json").read_text(encoding="utf-8"))["classifier_pooling"] == "mean"
+    both = [*alone, "--train_file", rows, "--output_dir", tmp_path / "no"]
+    code, said = run_recipe("finetune_embeddings", *start, *both)
+    assert code == 2 and "is text without any pairs, and" in said and not (tmp_path / "no").exists()
+
+
 def test_embeddings_on_two_processes(checkpoint, tmp_path):
     pytest.importorskip("sentence_transformers")
     rows = [{"question": row["en"], "answer": row["de"]} for row in PAIRS]
