@@ -168,7 +168,7 @@ def _named(part: str, scores: Mapping[str, float]) -> dict[str, float]:
 
 def save_encoder(encoder: Any, folder: Path, *, card: str) -> None:
     """Write an encoder and its README.md; StorageError where they cannot be written."""
-    config = getattr(getattr(encoder[0], "auto_model", None), "config", None)
+    config: Any = getattr(getattr(encoder[0], "auto_model", None), "config", None)
     if hasattr(config, "classifier_pooling") and any(getattr(part, "pooling_mode", "") == "mean" for part in encoder):
         config.classifier_pooling = "mean"  # a classifier that begins from here reads what has been learned
     with all_or_none(folder, what="model") as hidden:
