@@ -56,14 +56,9 @@ def main(words: Sequence[str] | None = None) -> str:
     origin = {"model": start.model, "trust_remote_code": start.trust_remote_code, "revision": commit}
     config, tokenizer = load_base(**origin)
     text = open_text(TextArguments(data=data.data)) if data.data else None
-    work = Embeddings.from_arguments(
-        data,
-        tokenizer=tokenizer,
-        config=config,
-        seed=data.seed,
-        read=partial(read_labelled, tagged=False),
-        builtin=None if text is None else partial(pair_passages, text, seed=data.seed, show_progress=is_main),
-    )
+    pairs = None if text is None else partial(pair_passages, text, seed=data.seed, show_progress=is_main)
+    how = {"tokenizer": tokenizer, "config": config, "seed": data.seed, "builtin": pairs}
+    work = Embeddings.from_arguments(data, read=partial(read_labelled, tagged=False), **how)
     work.notes += warn_of_seen(start.model, data, work)
     if is_main:
         print("\n".join([processes().describe(), *work.describe(5 if data.dry_run else 0)]), flush=True)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,7 +25,6 @@ TAGGED_KINDS = (".conll", ".txt", ".iob", ".bio", ".conllu")
 LEAST_PASSAGE = 40  # characters
 NEAR, ROUNDS = 40, 3  # passages among which one finds its partner, and how many partners it finds
 MOST_PASSAGES = 1_000_000  # that are read
-WORD, FREQUENT = re.compile(r"[ \t]*([^\W_]+)"), 0.02  # share of the passages that have a word that stays in both
 _WAYS = "a token and its tag a line, with tabs or blanks between them and an empty line after each sentence"
 
 
@@ -301,26 +299,19 @@ def pair_passages(text: Text, *, seed: int, show_progress: bool = True) -> list[
 
     Such passages tend to be about the same, and what a model learns by telling them from those of other documents
     serves classification and search (Giorgi et al., 2021, https://arxiv.org/abs/2006.03659). A passage is a paragraph;
-    of a document that is only one, a line, or else a sentence. Rare words that both have are taken out of one of them:
-    a model that finds its partner by a name learns nothing else.
+    of a document that is only one, a line, or else a sentence.
 
     Raises InputError: the text cannot be read, or no document has two passages.
     """
-    documents, words, count, generator = [], Counter[str](), 0, np.random.default_rng(seed)
-    how: dict[str, Any] = {"unit": " documents", "disable": not show_progress}
-    for document in progress_bar(text.documents(), doing="reading", **how):
-        passages = _passages(document.text, text.language)
-        documents.append((document.place.rpartition(":"), passages))
-        words.update(word for passage in passages for word in _words(passage))
+    rows, count, generator = list[Record](), 0, np.random.default_rng(seed)
+    how: dict[str, Any] = {"doing": "reading", "unit": " documents", "disable": not show_progress}
+    for document in progress_bar(text.documents(), **how):
+        (path, _, line), passages = document.place.rpartition(":"), _passages(document.text, text.language)
+        for one, other in _neighbours(passages, generator):
+            rows.append(Record({"text": one, "text_pair": other}, path, int(line)))
         count += len(passages)
         if count >= MOST_PASSAGES:
             break
-    frequent, rows = {word for word, times in words.items() if times > FREQUENT * count}, list[Record]()
-    for (path, _, line), passages in progress_bar(documents, doing="pairing passages", **how):
-        for one, other in _neighbours(passages, generator):
-            rest = _without(other, _words(one) & _words(other) - frequent)
-            if len(rest) >= LEAST_PASSAGE // 2:
-                rows.append(Record({"text": one, "text_pair": rest}, path, int(line)))
     if not rows:
         raise InputError(
             f"--data {' '.join(map(shown, text.names))}: no document has two passages of {LEAST_PASSAGE} characters, "
@@ -335,14 +326,6 @@ def _neighbours(passages: Sequence[str], generator: np.random.Generator) -> Iter
         for _ in range(ROUNDS if len(near) > 2 else 1):
             order = [near[place] for place in generator.permutation(len(near))]
             yield from zip(order[::2], order[1::2], strict=False)
-
-
-def _words(passage: str) -> set[str]:
-    return {found[1].lower() for found in WORD.finditer(passage)}
-
-
-def _without(passage: str, words: set[str]) -> str:
-    return WORD.sub(lambda found: "" if found[1].lower() in words else found[0], passage).strip()
 
 
 def _passages(text: str, language: str) -> list[str]:

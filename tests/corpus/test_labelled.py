@@ -367,16 +367,6 @@ def test_passages_of_one_document_are_paired(tmp_path: Path) -> None:
     assert rows == pair_passages(text, seed=1) != pair_passages(text, seed=2)
 
 
-def test_names_that_both_passages_have_are_in_one_of_them(tmp_path: Path) -> None:
-    each = "The people of {0}town have lived there since long ago.\n\nIn {0}town the people are fond of their river."
-    documents = [each.format(chr(65 + number // 26) + chr(97 + number % 26)) for number in range(60)]
-    file = write(tmp_path / "a.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in documents))
-    rows = pair_passages(open_text(TextArguments(data=[str(file)])), seed=0)
-    assert len(rows) == 60 and all("town" in row.fields["text"] for row in rows)
-    ends = {"The people of have lived there since long ago.", "In the people are fond of their river."}
-    assert {row.fields["text_pair"] for row in rows} == ends, "what many passages have stays"
-
-
 def test_a_text_without_pairs_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "A single sentence is one passage, and has no partner")
     with pytest.raises(InputError, match=r"a\.txt: no document has two passages of 40 characters"):
