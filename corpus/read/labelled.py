@@ -301,8 +301,10 @@ def pair_passages(text: Text, *, seed: int, show_progress: bool = True) -> list[
     serves classification and search (Giorgi et al., 2021, https://arxiv.org/abs/2006.03659). A passage is a paragraph;
     of a document that is only one, a line, or else a sentence.
 
-    Raises InputError: the text cannot be read, or no document has two passages.
+    Raises InputError: the text cannot be read, has weights, or no document of it has two passages.
     """
+    if text.weights:
+        raise InputError("--data: every passage is paired here, so that weights mean nothing: leave them out")
     rows, count, generator = list[Record](), 0, np.random.default_rng(seed)
     how: dict[str, Any] = {"doing": "reading", "unit": " documents", "disable": not show_progress}
     for document in progress_bar(text.documents(), **how):

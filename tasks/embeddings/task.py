@@ -124,6 +124,13 @@ Vectors = Callable[[Sequence[str]], Any]
 """Texts to vectors of length 1, [texts, size]: a tensor, or a sparse array of scipy."""
 Columns = Mapping[str, str | None]
 """Names of the columns of the texts and the label, by the options that name them."""
+PASSAGES: Columns = {
+    "text_column": "text",
+    "text_pair_column": "text_pair",
+    "negative_column": None,
+    "label_column": None,
+}
+"""Those of `corpus.pair_passages`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +193,7 @@ class Embeddings(Task):
     default_length = 128
 
     def read(self, train: list[Any], held_out: list[Any]) -> None:
-        self.columns = self.find_columns(EMBEDDINGS, train)
+        self.columns = PASSAGES if self.options.data else self.find_columns(EMBEDDINGS, train)
         asked = self.options.kind
         self.kind = kind_of(train, self.columns) if asked == "auto" else asked
         train, held_out = (read_related(part, self.columns, kind=self.kind) for part in (train, held_out))
@@ -195,7 +202,10 @@ class Embeddings(Task):
             self.metric, self.error = "spearman", "rank_difference"
             self.mistakes_heading = "The {count} largest differences of rank"
         how = " (inferred; --kind overrides it)" if asked == "auto" else ""
-        self.notes.append(f"the rows are {_SPOKEN[self.kind]}{how}; the loss is {LOSSES[self.kind]}")
+        rows = f"the rows are {_SPOKEN[self.kind]}{how}"
+        if self.options.data:
+            rows = "passages that stand near each other in a document belong together"
+        self.notes.append(f"{rows}; the loss is {LOSSES[self.kind]}")
         self.train_items, self.eval_items = self.divide(
             train,
             held_out,

@@ -371,3 +371,5 @@ def test_a_text_without_pairs_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "A single sentence is one passage, and has no partner")
     with pytest.raises(InputError, match=r"a\.txt: no document has two passages of 40 characters"):
         pair_passages(open_text(TextArguments(data=[str(file)])), seed=0)
+    with pytest.raises(InputError, match=r"weights mean nothing: leave them out"):
+        pair_passages(open_text(TextArguments(data=[f"{file}:0.5"])), seed=0)

@@ -170,19 +170,22 @@ def test_embeddings_say_what_they_have_reached(checkpoint, tmp_path, run_recipe)
 
 def test_embeddings_learn_from_text_alone_and_a_classifier_begins_there(checkpoint, tmp_path, run_recipe):
     pytest.importorskip("sentence_transformers")
-    (tmp_path / "texts").mkdir()
-    for number in range(8):
-        passages = [f"Passage {place} of text {number}, which is all about subject {number}." for place in range(5)]
-        (tmp_path / "texts" / f"{number}.txt").write_text("\n\n".join(passages), encoding="utf-8")
+    texts = [
+        "\n\n".join(f"Passage {place} of text {number}, which is all about subject {number}." for place in range(5))
+        for number in range(8)
+    ]
+    file = written(tmp_path / "texts.jsonl", [{"body": text} for text in texts])
     start, near, output = ["--model", checkpoint("modernbert")], tmp_path / "near", tmp_path / "out"
-    alone = ["--data", tmp_path / "texts", "--eval_fraction", 0.3, "--batch_size", 4]
+    alone = ["--data", file, "--text_column", "body", "--eval_fraction", 0.3, "--batch_size", 4]
     code, said = run_recipe("finetune_embeddings", *start, *alone, "--output_dir", near)
     assert code == 0, said
+    note = "passages that stand near each other in a document belong together; the loss is MultipleNegatives"
+    assert note in (near / "report.md").read_text(encoding="utf-8")
     held_out = [json.loads(line) for line in (near / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
     subjects = [{re.search(r"subject (\d)", text)[1] for text in (row["text"], *row["gold"])} for row in held_out]
     assert all(len(each) == 1 for each in subjects) and len(set.union(*subjects)) == 2, "whole documents, of which two"
     facts = json.loads((near / "run.json").read_text(encoding="utf-8"))
-    assert facts["task"]["data"] == [str(tmp_path / "texts")] and facts["examples"] + facts["held_out"] == 8 * 6
+    assert facts["task"]["data"] == [str(file)] and facts["examples"] + facts["held_out"] == 8 * 6
     assert json.loads((near / "results.json").read_text(encoding="utf-8"))["steps"] == facts["examples"] // 4
     rows = written(tmp_path / "rows.jsonl", [{"text": f"subject {i}", "label": "ab"[i % 2]} for i in range(20)])
     once = ["--train_file", rows, "--output_dir", output, "--max_steps", 1, "--compile", "off", "--save_steps", 0]
