@@ -55,8 +55,8 @@ def main(words: Sequence[str] | None = None) -> str:
     commit = commit_of(start.model, revision=start.revision)
     origin = {"model": start.model, "trust_remote_code": start.trust_remote_code, "revision": commit}
     config, tokenizer = load_base(**origin)
-    column = data.text_column or "text"
-    text = open_text(TextArguments(data=data.data, text_column=column)) if data.data else None
+    reading = {"text_column": data.text_column or "text", **data.reading()}
+    text = open_text(TextArguments(data=data.data, **reading)) if data.data else None
     pairs = None if text is None else partial(pair_passages, text, seed=data.seed, show_progress=is_main)
     how = {"tokenizer": tokenizer, "config": config, "seed": data.seed, "builtin": pairs}
     work = Embeddings.from_arguments(data, read=partial(read_labelled, tagged=False), **how)

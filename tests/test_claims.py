@@ -58,7 +58,8 @@ CLAIMS: dict[str, list[str]] = {
         "{teacher-tried[rows][0][with parts of words]}. Once",
         "from these too is at {teacher-tried[rows][0][taught]} (",
         "the encoder of the demo is at {passages-tried[rows][1][accuracy]} after it and at "
-        "{passages-tried[rows][0][accuracy]} without (",
+        "{passages-tried[rows][0][accuracy]} without, TF-IDF at "
+        "{passages-tried[rows][0][TF-IDF with parts of words]} (",
         "With 3,440 labels such a mean is at {teacher-tried[rows][3][soup]} and TF-IDF at "
         "{teacher-tried[rows][3][with parts of words]}. Asked for the default of a parameter, it has an F1 of "
         "{transfer-own-default[models][runs/own_mlm][2][pretrained][0]:.3f} "

@@ -81,6 +81,8 @@ class EmbeddingArguments(TaskArguments):
             raise InputError(
                 f"--data {' '.join(self.data)} is text without any pairs, and {rows} has some: leave one of them out"
             )
+        if self.data and self.kind not in ("auto", "pairs"):
+            raise InputError(f"--kind {self.kind}: passages of --data are pairs: leave it out")
         if not self.data:
             super().__post_init__()
         check_max_length(self.max_length)

@@ -195,6 +195,10 @@ def test_embeddings_learn_from_text_alone_and_a_classifier_begins_there(checkpoi
     both = [*alone, "--train_file", rows, "--output_dir", tmp_path / "no"]
     code, said = run_recipe("finetune_embeddings", *start, *both)
     assert code == 2 and "is text without any pairs, and" in said and not (tmp_path / "no").exists()
+    code, said = run_recipe(
+        "finetune_embeddings", *start, *alone, "--kind", "triples", "--output_dir", tmp_path / "no"
+    )
+    assert code == 2 and "--kind triples: passages of --data are pairs" in said
 
 
 def test_embeddings_on_two_processes(checkpoint, tmp_path):
