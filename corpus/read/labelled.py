@@ -295,7 +295,7 @@ def read_parallel(
 
 
 def pair_passages(text: Text, *, seed: int, show_progress: bool = True) -> list[Record]:
-    """Rows of two passages of one document that stand near each other, at the place of the document.
+    """Rows of two passages of one document that stand near each other, at its place and part.
 
     Such passages tend to be about the same, and what a model learns by telling them from those of other documents
     serves classification and search (Giorgi et al., 2021, https://arxiv.org/abs/2006.03659). A passage is a paragraph;
@@ -308,9 +308,9 @@ def pair_passages(text: Text, *, seed: int, show_progress: bool = True) -> list[
     rows, count, generator = list[Record](), 0, np.random.default_rng(seed)
     how: dict[str, Any] = {"doing": "reading", "unit": " documents", "disable": not show_progress}
     for document in progress_bar(text.documents(), **how):
-        (path, _, line), passages = document.place.rpartition(":"), _passages(document.text, text.language)
-        for one, other in _neighbours(passages, generator):
-            rows.append(Record({"text": one, "text_pair": other}, path, int(line)))
+        passages = _passages(document.text, text.language)
+        for part, one, other in _neighbours(passages, generator):
+            rows.append(Record({"text": one, "text_pair": other}, document.place, part))
         count += len(passages)
         if count >= MOST_PASSAGES:
             break
@@ -322,12 +322,13 @@ def pair_passages(text: Text, *, seed: int, show_progress: bool = True) -> list[
     return rows
 
 
-def _neighbours(passages: Sequence[str], generator: np.random.Generator) -> Iterator[tuple[str, str]]:
+def _neighbours(passages: Sequence[str], generator: np.random.Generator) -> Iterator[tuple[int, str, str]]:
     for begin in range(0, len(passages), NEAR):
         near = passages[begin : begin + NEAR]
         for _ in range(ROUNDS if len(near) > 2 else 1):
             order = [near[place] for place in generator.permutation(len(near))]
-            yield from zip(order[::2], order[1::2], strict=False)
+            for one, other in zip(order[::2], order[1::2], strict=False):
+                yield begin // NEAR + 1, one, other
 
 
 def _passages(text: str, language: str) -> list[str]:

@@ -213,7 +213,7 @@ class Embeddings(Task):
             held_out,
             same=lambda item: item.texts,
             group=lambda item: item.where if self.options.data else item.texts[0],
-            how=", by document" if self.options.data else ", by first text",
+            how=", by part of a document" if self.options.data else ", by first text",
         )
 
     def training_texts(self) -> list[str]:

@@ -358,8 +358,15 @@ def test_passages_of_one_document_are_paired(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in documents))
     text = open_text(TextArguments(data=[str(file)]))
     rows = pair_passages(text, seed=1)
-    pairs = {number: [tuple(row.fields.values()) for row in rows if row.line == number] for number in (1, 2, 3, 4)}
-    assert [len(pairs[number]) for number in pairs] == [3 * (20 + 20 + 5), 1, 1, 0] and rows[0].path == str(file)
+    pairs = {
+        number: [tuple(row.fields.values()) for row in rows if row.path == f"{file}:{number}"]
+        for number in (1, 2, 3, 4)
+    }
+    assert [len(pairs[number]) for number in pairs] == [3 * (20 + 20 + 5), 1, 1, 0] and {row.line for row in rows} == {
+        1,
+        2,
+        3,
+    }
     assert {*pairs[2][0]} == {*short.split("\n")} and " ".join(sorted(pairs[3][0])) == one_line
     numbers = [[int(passage.split()[1]) for passage in pair] for pair in pairs[1]]
     assert all(one // 40 == other // 40 and one != other for one, other in numbers), "neighbours"
