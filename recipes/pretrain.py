@@ -23,7 +23,8 @@ from lacuna.common.hub import push_trained
 from lacuna.common.loading import commit_of
 from lacuna.evaluation.probing import Probe, ProbeArguments
 
-WHY, BETTER = ", the default, which takes any text", "; where labels will be few, --objective mlm_nsp does better"
+WHY = ", the default, which takes any text"
+BETTER = "; where labels will be few, recipes/finetune_embeddings.py --data makes more of it afterwards"
 
 
 def read_for(data: Any) -> tuple[list[str], list[dict[str, Any]], list[str]]:
