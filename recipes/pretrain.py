@@ -24,7 +24,7 @@ from lacuna.common.loading import commit_of
 from lacuna.evaluation.probing import Probe, ProbeArguments
 
 WHY = ", the default, which takes any text"
-BETTER = "; where labels will be few, recipes/finetune_embeddings.py --data makes more of it afterwards"
+BETTER = "; if labels will be few, run recipes/finetune_embeddings.py --data on it before fine-tuning"
 
 
 def read_for(data: Any) -> tuple[list[str], list[dict[str, Any]], list[str]]:
