@@ -36,7 +36,7 @@ ROWS = (
     *("data", "eval_data", "for", "for_file", "train_file", "eval_file", "validation_file", "test_file"),
     *("unlabelled_file", "input"),
 )
-COMMANDS = {name: name for name in ("train_tokenizer", "prepare_corpus", "pretrain", "distill", "predict")}
+COMMANDS = {name: name for name in ("train_tokenizer", "prepare_corpus", "pretrain", "predict")}
 COMMANDS |= {f"finetune_{task}": f"finetune_{task}" for task in TASKS}
 COMMANDS |= {"plan": "plan_run", "evaluate": "evaluate_language_model", "inspect": "inspect_model"}
 COMMANDS |= {"try": "try_models", "report": "report_run", "export": "export_model", "push": "push_model"}
@@ -101,7 +101,6 @@ train_tokenizer = _function("train_tokenizer", "Train a tokenizer on raw text: `
 prepare_corpus = _function("prepare_corpus", "Tokenize text once, for `pretrain(corpus=...)`: `data`, `tokenizer`")
 plan = _function("plan", "Print what a run of `pretrain` would need, without training: its options, `device`")
 pretrain = _function("pretrain", "Pretrain a language model: `data`, `objective`, `size`, `max_minutes`, `output_dir`")
-distill = _function("distill", "Pretrain a small model that learns from a larger one: `teacher`, `data`, `size`")
 evaluate = _function("evaluate", "Measure what a pretrained model knows: `model`, `suite`, `data`")
 inspect = _function("inspect", "Make a page of what a model looks at, expects and makes of a token: `model`, `text`")
 report = _function("report", "Make a page about one run or several: `run`, `output_file`")

@@ -16,7 +16,7 @@ from .base import TokenPrediction
 from .clm import CausalLanguageModelling
 from .data import IGNORED, SpecialTokens, random_stream, split_documents
 from .denoising import Denoising
-from .distillation import DISTILLED, DistillationArguments, fingerprint_of, load_teacher
+from .distillation import DISTILLED, DistillationArguments, ask, fingerprint_of, load_teacher
 from .embeddings import warm_start
 from .hybrid import HybridLanguageModelling
 from .mlm import MaskedLanguageModelling
@@ -49,7 +49,9 @@ def make_works(
     """For each stage of the run: the share of the run at which it starts, and the objective at its row length; with a
     `teacher` the objective of a student, which `learn_from` gives its answers."""
     make = partial(
-        partial(DISTILLED[arguments.objective], how=teacher) if teacher else OBJECTIVES[arguments.objective],
+        partial(DISTILLED[arguments.objective], how=teacher)
+        if teacher and teacher.teacher
+        else OBJECTIVES[arguments.objective],
         store=store,
         tokens=SpecialTokens.of(tokenizer),
         byte_lengths=byte_lengths,

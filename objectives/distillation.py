@@ -17,7 +17,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from torch.nn import functional
 from lacuna.common.errors import InputError, StorageError, called, progress_bar
 from lacuna.common.files import cache_folder, locked, storage_errors, sync, write_text
 from lacuna.common.loading import load_configuration, load_model, num_positions
-from lacuna.common.options import Arguments, check_range, essential, option
+from lacuna.common.options import Arguments, check_range, option
 from lacuna.common.work import to_device
 
 from .arguments import ObjectiveArguments
@@ -51,9 +51,14 @@ _teacher = partial(option, group="teacher")
 class DistillationArguments(Arguments):
     """Whom the student learns from, and how much."""
 
-    teacher: str = essential("", "Model to learn from, whose tokenizer it has: a folder or Hub id.", metavar="MODEL")
+    teacher: str = option(
+        "",
+        "Larger model to learn from, beside the text (mlm or clm): a folder or Hub id.",
+        group="model",
+        metavar="MODEL",
+    )
     distill_weight: float = _teacher(
-        0.9, "Share of the loss that is what the teacher expects; the rest is the text itself, as without a teacher."
+        0.9, "Share of the loss that is what the teacher expects; the rest is the text itself.", advanced=True
     )
     top_k: int = _teacher(16, "Likeliest tokens of the teacher that are kept for each target.", advanced=True)
     mask_variants: int = _teacher(1, "Masks of each row, in turn; the teacher is asked about each.", advanced=True)
@@ -61,8 +66,13 @@ class DistillationArguments(Arguments):
     def __post_init__(self) -> None:
         check_range(self, "distill_weight", above=0, at_most=1)
         check_range(self, "top_k", "mask_variants", at_least=1)
-        if not self.teacher:
-            raise InputError("there is nobody to learn from: name a pretrained model with --teacher")
+        for name, value in asdict(self).items():
+            if not self.teacher and value != getattr(type(self), name):
+                raise InputError(f"--{name} {value} means nothing without --teacher; leave it out")
+
+    def identity(self) -> dict[str, Any]:
+        """The options without which a run would be another one; the teacher counts by its weights."""
+        return {name: value for name, value in asdict(self).items() if self.teacher and name != "teacher"}
 
 
 class Answers:
@@ -311,6 +321,24 @@ def load_teacher(teacher: str, goal: ObjectiveArguments, *, as_ours: Callable[[A
             )
         model, _ = load_model(teacher, auto_class=kind.head)
     return as_ours(model).eval().requires_grad_(False)
+
+
+def ask(
+    teacher: Any, works: list[tuple[float, Any]], *, corpus: str, judges: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """Give the objective of each stage the teacher's answers; what run.json says of it, and a line for people.
+
+    `corpus`: fingerprint of the text. The teacher's scores on held-out rows are among both if this process `judges`.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    made_of = {"teacher": fingerprint_of(teacher), "corpus": corpus}
+    for _, work in works:
+        work.learn_from(teacher, made_of=made_of, device=device)
+    scores = works[-1][1].judge(teacher, device=device) if judges else {}
+    seconds = sum(work.answers.about["seconds"] for _, work in works)
+    said = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+    line = f"teacher: {type(teacher).__name__}, {teacher.num_parameters() / 1e6:.2f} M parameters; held out: {said}"
+    return {"teacher_weights": made_of["teacher"], "teacher_scores": scores, "teacher_seconds": seconds}, [line]
 
 
 def fingerprint_of(model: Any) -> str:

@@ -5,9 +5,10 @@
     python recipes/plan_run.py --size large --objective clm --device A100 --num_devices 8 --mfu 0.4
     python recipes/plan_run.py --data my_texts/ --memory_gb 8         # how many rows fit at once
 
-It takes all options of recipes/pretrain.py, and four of its own: --device, --num_devices, --memory_gb and --mfu. The
-text is prepared as for training (a tokenizer, rows) and kept where the run will find it, since the number of rows is
-part of the answer; weights are only described. docs/planning.md says how each number comes about.
+It takes the options of recipes/pretrain.py without --probe and --teacher, and four of its own: --device,
+--num_devices, --memory_gb and --mfu. The text is prepared as for training (a tokenizer, rows) and kept where the run
+will find it, since the number of rows is part of the answer; weights are only described. docs/planning.md says how
+each number comes about.
 """
 
 from collections.abc import Sequence

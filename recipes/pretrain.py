@@ -4,23 +4,26 @@
     accelerate launch recipes/pretrain.py --data my_texts/ --output_dir runs/mine
     accelerate launch recipes/pretrain.py --data my_texts/ --objective clm --output_dir runs/my_decoder
     accelerate launch recipes/pretrain.py --data my_texts/ --for train.csv  # and the texts of the task that follows
+    accelerate launch recipes/pretrain.py --data my_texts/ --teacher runs/large  # and what a larger model expects
     torchrun --nproc_per_node 2 recipes/pretrain.py --max_steps 20         # two processes on a CPU
     python recipes/pretrain.py --data my_texts/ --show_examples 5          # what the model would see
 
 Without --tokenizer one is trained on the text first. The text is tokenized once and kept in ~/.cache/lacuna (or
-$LACUNA_CACHE), where later runs on the same text find it.
+$LACUNA_CACHE), where later runs on the same text find it; so are the answers of a --teacher, which is asked once.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from lacuna import corpus, modeling, objectives, tokenization, training
 from lacuna.common.command_line import exit_cleanly, parse_arguments
+from lacuna.common.errors import InputError, called
 from lacuna.common.hub import push_trained
-from lacuna.common.loading import commit_of
+from lacuna.common.loading import check_vocabulary, commit_of
+from lacuna.common.private import without_places
 from lacuna.evaluation.probing import Probe, ProbeArguments
 
 WHY = ", the default, which takes any text"
@@ -33,22 +36,32 @@ def read_for(data: Any) -> tuple[list[str], list[dict[str, Any]], list[str]]:
         return [], [], []
     from lacuna.tasks import texts  # takes a second, which other runs need not wait
 
-    read = partial(corpus.read_labelled, **data.reading_for())
-    options = {"task": data.for_task, "read": read, "builtin": corpus.BUILTIN_TASKS}
-    more, facts = texts.read_task_texts(data.for_file, **options)
+    read, builtin = partial(corpus.read_labelled, **data.reading_for()), corpus.BUILTIN_TASKS
+    more, facts = texts.read_task_texts(data.for_file, task=data.for_task, read=read, builtin=builtin)
     return more, facts, texts.describe(facts, share=data.for_share)
 
 
-def prepare(
-    data: Any, goal: Any, model_arguments: Any, *, more: list[str], seed: int
-) -> tuple[Any, Any, list[tuple[float, Any]]]:
+def finder(data: Any, goal: Any, start: Any, *, name: str, teacher: Any) -> Callable[[Any], Any]:
+    """What finds the tokenizer for a text; a student has that of its teacher, called `name`."""
+    if teacher is None:
+        asked = {name: getattr(start, name) for name in ("model", "vocab_size", "trust_remote_code", "revision")}
+        return partial(tokenization.load_or_train, tokenizer=data.tokenizer, num_sentinels=goal.num_sentinels, **asked)
+    new_size = start.vocab_size != type(start).vocab_size
+    given = {"--for": data.for_file, "--tokenizer": data.tokenizer, "--vocab_size": new_size}
+    for option in filter(given.get, given):
+        raise InputError(f"{option} goes without --teacher, whose tokenizer reads the text of --data; leave it out")
+    with called({"--model": "--teacher"}):
+        found = tokenization.load_or_train(None, tokenizer=None, model=name, vocab_size=start.vocab_size)
+        check_vocabulary(tokenizer=found, model=teacher)
+    return lambda _: found
+
+
+def prepare(data: Any, goal: Any, how: Any, find: Any, *, more: list[str], seed: int) -> tuple[Any, Any, list[Any]]:
     """The tokenizer, the token store, and the objective of each stage."""
-    asked = {name: getattr(model_arguments, name) for name in ("model", "vocab_size", "trust_remote_code", "revision")}
-    find = partial(tokenization.load_or_train, tokenizer=data.tokenizer, num_sentinels=goal.num_sentinels, **asked)
     fingerprint_of = tokenization.tokenizer_fingerprint
     tokenizer, store = corpus.prepare_corpus(data, tokenizer_for=find, fingerprint_of=fingerprint_of, more=more)
     facts = tokenization.token_facts(tokenizer)
-    works = objectives.make_works(goal, store=store, tokenizer=tokenizer, seed=seed, **facts)
+    works = objectives.make_works(goal, store=store, tokenizer=tokenizer, seed=seed, teacher=how, **facts)
     return tokenizer, store, works
 
 
@@ -73,51 +86,60 @@ def make_probe(asked: ProbeArguments, *, model: Any, tokenizer: Any) -> Probe | 
 
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, train; returns the folder of the model."""
-    of_model = training.NewModelArguments, training.TrainingArguments
-    kinds = corpus.CorpusArguments, objectives.ObjectiveArguments, *of_model, ProbeArguments
-    data, goal, model_arguments, arguments, asked = parse_arguments(kinds, words, description=__doc__)
+    of_text = corpus.CorpusArguments, objectives.ObjectiveArguments, objectives.DistillationArguments
+    kinds = *of_text, training.NewModelArguments, training.TrainingArguments, ProbeArguments
+    data, goal, how, start, arguments, asked = parse_arguments(kinds, words, description=__doc__)
     goal.check_used()
-    identity = goal.identity() | model_arguments.identity()
-    if training.is_main_process() and not goal.show_examples:
+    identity = goal.identity() | start.identity() | how.identity()
+    is_main = training.is_main_process()
+    if is_main and not goal.show_examples:
         training.claim_output_dir(arguments, **identity)
         print(training.processes().describe(), flush=True)
-    model_arguments.revision = commit_of(model_arguments.model, revision=model_arguments.revision)
+    start.revision = commit_of(start.model, revision=start.revision)
+    teacher = objectives.load_teacher(how.teacher, goal, as_ours=modeling.as_ours) if how.teacher else None
+    find = finder(data, goal, start, name=how.teacher, teacher=teacher)
     more, of_task, lines = read_for(data)
-    tokenizer, store, works = prepare(data, goal, model_arguments, more=more, seed=arguments.seed)
+    tokenizer, store, works = prepare(data, goal, how, find, more=more, seed=arguments.seed)
     if goal.show_examples:
-        shown = [objectives.show_examples(work, tokenizer, goal.show_examples) for _, work in works]
-        print("\n\n".join([*lines, *shown]))
+        lines += [objectives.show_examples(work, tokenizer, goal.show_examples) for _, work in works]
+        print("\n\n".join(lines))
         return str(arguments.output_dir)
+    of_teacher: dict[str, Any] = {}
+    if teacher:
+        training.use_all_cores()
+        of_teacher, lines = objectives.ask(teacher, works, corpus=store.fingerprint, judges=is_main)
+        identity["teacher_weights"], teacher = of_teacher["teacher_weights"], None  # which frees its memory
     objective = works[-1][1]
-    how = {"tokenizer": tokenizer, "length": max(goal.lengths), "seed": arguments.seed}
-    model = training.starting_model(model_arguments, modeling=modeling, objective=objective, **how)
+    parts = {"objective": objective, "tokenizer": tokenizer, "length": max(goal.lengths), "seed": arguments.seed}
+    model = training.starting_model(start, modeling=modeling, **parts)
     objective.check_model(model)
-    if not model_arguments.model:
+    if not start.model and {"[CLS]", "[SEP]"} <= tokenizer.get_vocab().keys():  # others stay as they are
         like: dict[str, Any] = {"shape": objective.shape, "segments": model.config.type_vocab_size > 1}
         like |= {"max_length": model.config.max_position_embeddings}
         tokenizer = tokenization.adapt_tokenizer(tokenizer=tokenizer, **like)
     probe = make_probe(asked, model=model, tokenizer=tokenizer)
     described = f"{type(model).__name__}, {model.num_parameters() / 1e6:.2f} M parameters"
-    facts = {"objective": objective.name, "text": store.summary(), "rows": [work.describe() for _, work in works]}
-    facts["self_pretraining"] = of_task
-    if training.is_main_process():
-        is_default = objective.name == "mlm" and not model_arguments.model
+    learned = objective.name + f", distilled from `{without_places(how.teacher)}`" * bool(how.teacher)
+    facts = {"objective": learned, "text": store.summary(), "self_pretraining": of_task, **of_teacher}
+    facts["rows"] = [work.describe() for _, work in works]
+    if is_main:
+        is_default = learned == "mlm" and not start.model
         why = (WHY + BETTER * (store.num_documents > 1)) * is_default
-        head = f"text: {facts['text']}\nmodel: {described}; objective: {objective.name}{why}"
+        head = f"text: {facts['text']}\nmodel: {described}; objective: {learned}{why}"
         print(head, *facts["rows"], *lines, sep="\n", flush=True)
-    if not model_arguments.model and goal.embedding_init == "cooccurrence" and not training.goes_on(arguments):
+    if not start.model and goal.embedding_init == "cooccurrence" and not training.goes_on(arguments):
         facts["warm_start_seconds"] = warm_start(model, objective, tokens=training.expected_tokens(arguments, works))
     results = training.train(
         model=model,
         work=works,
         tokenizer=tokenizer,
         arguments=arguments,
-        run_info={**facts, **asdict(model_arguments), **asdict(data)},
-        evaluates_first=model_arguments.model is not None,
+        run_info={**facts, **asdict(how), **asdict(start), **asdict(data)},
+        evaluates_first=start.model is not None,
         probe=probe,
         identity={"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **identity},
     )
-    if training.is_main_process():
+    if is_main:
         done, ending = f"done: step {results['steps']:,}", training.ending(arguments.output_dir, of=objective.shape)
         print(*training.outcome(results), f"{done}; {ending}", sep="\n", flush=True)
         push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)

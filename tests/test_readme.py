@@ -67,14 +67,14 @@ def test_a_command_of_the_readme_runs(
     """Forked, as many processes as its launcher would begin; `test_a_launcher_begins_it` has the launchers."""
     launcher, *words = shlex.split(command)
     words = words[1:] if launcher == "accelerate" else words
-    trains = any(name in command for name in ("pretrain.py", "distill.py", "finetune"))
+    trains = any(name in command for name in ("pretrain.py", "finetune"))
     options = ["--max_steps", "2"] if trains and "--max_steps" not in words else []
-    if any(name in command for name in ("pretrain.py", "distill.py", "plan_run.py")):
+    if any(name in command for name in ("pretrain.py", "plan_run.py")):
         options += ["--num_hidden_layers", "1"]
         options += ["--optimizer", "adamw"] if len(shlex.split(command)) > 3 else []  # Muon takes most of a run
     if "--max_steps" in words:
         words[words.index("--max_steps") + 1] = "2"
-    if "pretrain.py" in command or "distill.py" in command:
+    if "pretrain.py" in command:
         options += ["--max_eval_examples", "16"]
         options += ["--batch_size", "8"] if "--batch_size" not in words else []
     if trains and "--output_dir" not in command:  # its default is the folder of another command here

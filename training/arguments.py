@@ -185,7 +185,9 @@ class TrainingArguments(Arguments):
         "auto", "Compile the model: on, off, or auto: on GPUs, and on a CPU if the run is long enough."
     )
     num_workers: int | None = _hardware(
-        None, "Subprocesses that prepare batches, for each training process. Default: 2 on a GPU, 0 on a CPU."
+        None,
+        "Subprocesses that prepare batches, for each training process. Default: 2 on a GPU, 0 on a CPU.",
+        advanced=True,
     )
     threads: int | None = _hardware(None, "CPU threads of a process. Default: its share of the cores.", advanced=True)
     seed: int = _hardware(0, "Seed of sample order, masks, dropout and new weights.")

@@ -261,8 +261,8 @@ def test_a_fingerprint_tells_weights_and_not_places(tmp_path: Path) -> None:
 
 
 def test_options_that_cannot_be_are_refused(make) -> None:
-    with pytest.raises(InputError, match="name a pretrained model with --teacher"):
-        DistillationArguments()
+    with pytest.raises(InputError, match=r"--distill_weight 0\.4 means nothing without --teacher"):
+        DistillationArguments(distill_weight=0.4)
     for name, value in (("distill_weight", 0), ("distill_weight", 1.1), ("top_k", 0)):
         with pytest.raises(InputError, match=f"--{name} must .*got {value}"):
             DistillationArguments(teacher="x", **{name: value})

@@ -1,4 +1,4 @@
-"""The distilling recipe on tiny models: an encoder and a decoder from text to a card, resumed, and what is refused."""
+"""Pretraining with a teacher on tiny models: from text to a card, resumed, and what is refused."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 
 from lacuna.tokenization import save_tokenizer, train_bpe
 
-RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "distill.py"
+RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "pretrain.py"
 SMALLEST = ("--logging_steps", 1, "--eval_steps", 0, "--sequence_length", 32, "--batch_size", 8)
 SMALLEST += ("--mixed_precision", "no", "--optimizer", "adamw", "--num_hidden_layers", 1)
 
@@ -57,7 +57,7 @@ def test_a_student_and_what_it_writes_and_how_it_is_resumed(recipe, home, tmp_pa
         "ema",
         *{"mlm": ("--mask_variants", 2), "clm": ("--micro_batch_size", 4)}[objective],
     ]
-    code, said = recipe("distill", *options_of(teacher, whole, *more, objective=objective))
+    code, said = recipe("pretrain", *options_of(teacher, whole, *more, objective=objective))
     assert code == 0, said
     about = json.loads((whole / "run.json").read_text())
     assert about["objective"].startswith(f"{objective}, distilled from `") and about["teacher_scores"]["loss"] > 0
@@ -80,9 +80,9 @@ def test_a_student_and_what_it_writes_and_how_it_is_resumed(recipe, home, tmp_pa
     shutil.copy(whole / "run.json", halves)
     given = options_of(teacher, halves, *more, "--resume", objective=objective)
     for option in (("--distill_weight", 0.4), ("--top_k", 5)):
-        code, said = recipe("distill", *given, *option)
+        code, said = recipe("pretrain", *given, *option)
         assert code == 2 and f": {option[0][2:]} is " in said
-    code, said = recipe("distill", *given)
+    code, said = recipe("pretrain", *given)
     assert code == 0 and "at step 2" in said, said
     assert (halves / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert losses(halves) == losses(whole)[2:] and made.stat().st_mtime == before
@@ -109,21 +109,21 @@ def test_what_is_refused(recipe, home, tmp_path, teachers, folder_of) -> None:
     bart = folder_of("bart", "LacunaForConditionalGeneration")
     for teacher, more, message in (
         (tmp_path / "none", (), "--teacher: there is no folder"),
-        (encoder, ("--tokenizer", other), f"--tokenizer {other} is not that of --teacher"),
+        (encoder, ("--tokenizer", other), "--tokenizer goes without --teacher, whose tokenizer reads the text"),
         (encoder, ("--sequence_length", 65), "--sequence_length 65 is more than the 64 positions of --teacher"),
         (encoder, ("--objective", "clm"), "is a LacunaForMaskedLM, and --objective clm is learned from a class that"),
         (decoder, (), "ends in ForMaskedLM or ForPreTraining: use --objective clm"),
         (bart, (), "is a LacunaForConditionalGeneration, and --objective mlm"),
         (encoder, ("--objective", "hybrid"), "--objective hybrid is not learned from a teacher: use mlm or clm"),
-        (encoder, ("--vocab_size", 300), "--vocab_size 300: the student has the tokenizer of --teacher"),
-        (encoder, ("--for", "rows.jsonl"), "--for is an option of pretrain.py"),
-        ("", (), "name a pretrained model with --teacher"),
+        (encoder, ("--vocab_size", 300), "--vocab_size goes without --teacher"),
+        (encoder, ("--for", "rows.jsonl"), "--for goes without --teacher"),
+        ("", (), "--top_k 4 means nothing without --teacher; leave it out"),
     ):
-        code, said = recipe("distill", *options_of(teacher, tmp_path / "out", *more))
+        code, said = recipe("pretrain", *options_of(teacher, tmp_path / "out", *more))
         assert code == 2 and message in said and "Traceback" not in said, said
     assert not (tmp_path / "out" / "run.json").exists()
 
 
 def test_examples_are_shown_without_asking(recipe, home, tmp_path, teachers, capsys) -> None:
-    code, _ = recipe("distill", *options_of(teachers("mlm"), tmp_path / "out", "--show_examples", 2, "--seed", 11))
+    code, _ = recipe("pretrain", *options_of(teachers("mlm"), tmp_path / "out", "--show_examples", 2, "--seed", 11))
     assert code == 0 and not (tmp_path / "out").exists()
