@@ -17,6 +17,7 @@ class Work:
     num_eval_examples: int = 0  # held-out examples; 0 means there is nothing to evaluate
     metric: str = "loss"  # name, among those of `summarize`, of the metric that judges a model
     greater_is_better: bool = False
+    group: int = 1  # how many samples that follow one another have their loss in common, and share a micro-batch
     blends_few_rows: bool = False  # whether by default the mean of three runs is kept where rows are few
 
     @property

@@ -20,7 +20,11 @@ from .distillation import DISTILLED, DistillationArguments, ask, fingerprint_of,
 from .embeddings import warm_start
 from .hybrid import HybridLanguageModelling
 from .mlm import MaskedLanguageModelling
-from .pairs import MaskedLanguageModellingWithOrder, MaskedLanguageModellingWithPairs
+from .pairs import (
+    MaskedLanguageModellingWithOrder,
+    MaskedLanguageModellingWithPairs,
+    MaskedLanguageModellingWithPassages,
+)
 from .show import show_examples
 
 OBJECTIVES |= {
@@ -29,6 +33,7 @@ OBJECTIVES |= {
         MaskedLanguageModelling,
         MaskedLanguageModellingWithPairs,
         MaskedLanguageModellingWithOrder,
+        MaskedLanguageModellingWithPassages,
         CausalLanguageModelling,
         HybridLanguageModelling,
         Denoising,

@@ -36,6 +36,7 @@ class TokenPrediction(Work):
     """Held-out text is masked at BERT's rate whatever the training rate, so that losses can be compared."""
     evaluations = 1  # how many held-out examples are made of each held-out row
     predicts_document_ends = False
+    learns_means = False  # whether the mean of the states of a text is trained, and a classifier should read it
 
     def __init__(
         self,
@@ -216,6 +217,7 @@ class PackedPrediction(TokenPrediction):
 
     overlap = 0  # tokens that a piece of a document shares with the next one
     spare = 0  # tokens of a row that are left free for what the objective adds
+    piece = "document"  # what stands apart in a row
     one_shape = True  # whether filled rows make batches of one shape
 
     def _rows_of(self, documents: np.ndarray, source: int) -> Any:

@@ -240,12 +240,16 @@ class MaskedLanguageModelling(MaskedPrediction, PackedPrediction):
 
     def loss(self, model: nn.Module, batch: Tensors, num_targets: Tensors) -> tuple[Tensor, Tensors]:
         """Cross-entropy at the masked positions."""
-        options = self._loss_alone(model)
+        return self._read(model, batch, num_targets)[0], {}
+
+    def _read(self, model: nn.Module, batch: Tensors, num_targets: Tensors, **options: Any) -> tuple[Tensor, Any]:
+        """That loss, and all that the model returned."""
+        options |= self._loss_alone(model)
         output = model(**for_model(model, batch), num_items_in_batch=num_targets["tokens"], **options)
         if output.logits is not None and output.logits.ndim == 3:
             # A native model; Lacuna's only compute logits at the targets.
-            return token_loss(output.logits, batch["labels"], num_targets["tokens"]), {}
-        return output.loss, {}
+            return token_loss(output.logits, batch["labels"], num_targets["tokens"]), output
+        return output.loss, output
 
     def evaluate(self, model: nn.Module, batch: Tensors) -> list[dict[str, Any]]:
         """Sums over the masked positions of each row."""

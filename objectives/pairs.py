@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -15,8 +16,8 @@ from lacuna.common.errors import InputError
 
 from .base import at_targets, score_targets, token_loss
 from .data import IGNORED, Tensors, for_model
-from .mlm import MaskedPrediction
-from .packing import Chunk, Chunks
+from .mlm import MaskedLanguageModelling, MaskedPrediction
+from .packing import Chunk, Chunks, PackedRow
 
 _CANDIDATES = 8
 """Places that are tried for a random B; the one whose sentences come nearest to the wanted length is taken."""
@@ -27,23 +28,22 @@ IS_NEXT, IS_RANDOM = 0, 1  # labels of the pair in `mlm_nsp`, in BERT's order
 
 IN_ORDER, SWAPPED = 0, 1  # labels of the pair in `mlm_sop`, in ALBERT's order
 
+GROUP, TEMPERATURE = 16, 0.05  # rows among which passages find each other; 0.05 is that of DeCLUTR and SimCSE
+
 Pair = tuple[np.ndarray, np.ndarray, int]  # A and B, together at most `room` tokens, and the label
 
 
-class PairPrediction(MaskedPrediction):
-    """`[CLS] A [SEP] B [SEP]`, masked, and one label for the pair. Subclasses say how the pair is made."""
+class ChunkPrediction(MaskedPrediction):
+    """An objective whose rows are chunks of consecutive sentences, each cut in two."""
 
-    head = "AutoModelForPreTraining"
-    shape = "encoder"
     options = (*MaskedPrediction.options, "short_sequence_probability")
-    legend = (*MaskedPrediction.legend, "A and B see each other, and the label says what B is to A   ↵ line break")
-    pair_name: str  # what the metrics of the pairs begin with
-    answers: tuple[str, str]  # what the labels 0 and 1 say of a pair
+    num_frames = 3  # special tokens of a row
+    rest = "padded to the longest of a batch"
 
     @property
     def room(self) -> int:
         """Tokens of A and B together, at most."""
-        return self.sequence_length - 3
+        return self.sequence_length - self.num_frames
 
     def _rows_of(self, documents: np.ndarray, source: int) -> Chunks:
         return Chunks(
@@ -55,15 +55,42 @@ class PairPrediction(MaskedPrediction):
             source=source,
         )
 
-    def _pair(self, chunk: Chunk, *, held_out: bool, generator: np.random.Generator) -> Pair:
-        """What is made of a chunk."""
-        raise NotImplementedError
-
     def _text(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
         """The tokens of a chunk, int64, and where each of its sentences begins among them, the end included."""
         offsets = np.asarray(self.store.sentence_offsets[chunk.first : chunk.last + 1])
         text = np.asarray(self.store.tokens[int(offsets[0]) : int(offsets[-1])]).astype(np.int64)
         return text, offsets - offsets[0]
+
+    def _describe_rows(self) -> str:
+        bounds = [
+            np.array([part[chunk][2:] for chunk in range(min(len(part), _COUNTED_CHUNKS))], dtype=np.int64)
+            for part in self.rows.parts
+        ]
+        first, last = np.concatenate([part.reshape(-1, 2) for part in bounds]).T
+        tokens = self.store.sentence_offsets[last] - self.store.sentence_offsets[first]
+        kept = np.minimum(tokens, self.room)
+        cropped = 1 - kept.sum() / max(tokens.sum(), 1)
+        filled = (kept + self.num_frames).sum() / max(len(kept) * self.sequence_length, 1)
+        return (
+            f"{self.num_examples:,} pairs of up to {self.sequence_length:,} tokens from {len(self.documents):,} "
+            f"documents: rows are {filled:.1%} full, {self.rest}; {cropped:.2%} of the text is "
+            "cropped where a last sentence does not fit, another part each time; "
+            f"{self.num_eval_examples:,} of {len(self.eval_rows):,} held-out pairs are evaluated"
+        )
+
+
+class PairPrediction(ChunkPrediction):
+    """`[CLS] A [SEP] B [SEP]`, masked, and one label for the pair. Subclasses say how the pair is made."""
+
+    head = "AutoModelForPreTraining"
+    shape = "encoder"
+    legend = (*MaskedPrediction.legend, "A and B see each other, and the label says what B is to A   ↵ line break")
+    pair_name: str  # what the metrics of the pairs begin with
+    answers: tuple[str, str]  # what the labels 0 and 1 say of a pair
+
+    def _pair(self, chunk: Chunk, *, held_out: bool, generator: np.random.Generator) -> Pair:
+        """What is made of a chunk."""
+        raise NotImplementedError
 
     def _example(self, row: Chunk, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
         """`input_ids`, `token_type_ids`, `attention_mask`, `labels`, int64 [length <= sequence_length] each, and
@@ -137,23 +164,6 @@ class PairPrediction(MaskedPrediction):
     def _known_without_text(self, example: dict[str, Any]) -> dict[str, Any]:
         """For the pairs a coin."""
         return {"pair_nats": math.log(2), "pair_right": 0.5}
-
-    def _describe_rows(self) -> str:
-        bounds = [
-            np.array([part[chunk][2:] for chunk in range(min(len(part), _COUNTED_CHUNKS))], dtype=np.int64)
-            for part in self.rows.parts
-        ]
-        first, last = np.concatenate([part.reshape(-1, 2) for part in bounds]).T
-        tokens = self.store.sentence_offsets[last] - self.store.sentence_offsets[first]
-        kept = np.minimum(tokens, self.room)
-        cropped = 1 - kept.sum() / max(tokens.sum(), 1)
-        filled = (kept + 3).sum() / max(len(kept) * self.sequence_length, 1)
-        return (
-            f"{self.num_examples:,} pairs of up to {self.sequence_length:,} tokens from {len(self.documents):,} "
-            f"documents: rows are {filled:.1%} full, padded to the longest of a batch; {cropped:.2%} of the text is "
-            "cropped where a last sentence does not fit, another part each time; "
-            f"{self.num_eval_examples:,} of {len(self.eval_rows):,} held-out pairs are evaluated"
-        )
 
     def _describe_targets(self) -> str:
         return f"{self.describe_masking()}; half of the pairs are {self.answers[0]} and half {self.answers[1]}"
@@ -274,6 +284,57 @@ class MaskedLanguageModellingWithOrder(PairPrediction):
         if is_swapped and len(text) > 1:  # a single token is in order whatever is done to it
             return text[cut:], text[:cut], SWAPPED
         return text[:cut], text[cut:], IN_ORDER
+
+
+class MaskedLanguageModellingWithPassages(ChunkPrediction, MaskedLanguageModelling):
+    """`[CLS] A [SEP]` and `[CLS] B [SEP]`, two passages that follow one another and do not see each other.
+
+    Tokens of both are masked, and the mean of the states of A is to find that of B among those of the `GROUP` rows
+    around it: cross-entropy of the cosines, divided by a temperature (DeCLUTR: Giorgi et al., 2021,
+    https://arxiv.org/abs/2006.03659). No weights are added. A group is so many samples that follow one another in the
+    order of the run, not what happens to be in a micro-batch.
+    """
+
+    name = "mlm_contrastive"
+    summary = "masked tokens and passages of one document"
+    num_frames, piece, rest = 4, "passage", "the rest is padding"
+    group, learns_means = GROUP, True
+    legend = (*MaskedLanguageModelling.legend, "A and B stand apart, and each is to find the other   ↵ line break")
+
+    def _example(self, row: Chunk, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:  # type: ignore[override]
+        """`input_ids`, `labels` and `position_ids`, int64 [sequence_length] each."""
+        generator = self._generator("pair", index, held_out=held_out)
+        text, offsets = self._text(row)
+        inside = offsets[1:-1] if len(offsets) > 2 else np.arange(1, max(len(text), 2))
+        cut = int(generator.choice(inside))
+        first, second = truncate_pair(text[:cut], text[cut:], room=self.room, generator=generator)
+        start, end = [self.tokens.start], [self.tokens.end]
+        ids = np.concatenate([start, first, end, start, second, end]).astype(np.int64)
+        masking = self.eval_masking if held_out else self.masking
+        packed = PackedRow(ids=ids, bounds=np.array([0, len(first) + 2, len(ids)]))
+        return self._finished(packed, *masking(ids, probability=rate, generator=generator))
+
+    def count_targets(self, batch: Tensors) -> dict[str, int]:
+        """Masked positions, and pairs."""
+        return {**super().count_targets(batch), "pairs": len(batch["labels"])}
+
+    def loss(self, model: nn.Module, batch: Tensors, num_targets: Tensors) -> tuple[Tensor, Tensors]:
+        """Cross-entropy at the masked positions, a mean over tokens, plus that of the passages, a mean over pairs."""
+        mlm_loss, output = self._read(model, batch, num_targets, output_hidden_states=True)
+        group = math.gcd(len(batch["labels"]), GROUP)  # a plan also tries fewer rows
+        states, part = output.hidden_states[-1].float(), (batch["position_ids"] == 0).cumsum(1)
+        first, second = (
+            functional.normalize((states * (part == which).unsqueeze(-1)).sum(1), dim=-1).unflatten(0, (-1, group))
+            for which in (1, 2)
+        )
+        scores = (first @ second.transpose(1, 2) / TEMPERATURE).flatten(0, 1)
+        own = torch.arange(group, device=scores.device).repeat(len(scores) // group)
+        passage_loss = functional.cross_entropy(scores, own, reduction="sum") / num_targets["pairs"]
+        return mlm_loss + passage_loss, {
+            "mlm_loss": mlm_loss.detach(),
+            "passage_loss": passage_loss.detach(),
+            "passage_accuracy": (scores.argmax(dim=-1) == own).sum() / num_targets["pairs"],
+        }
 
 
 def truncate_pair(

@@ -69,7 +69,7 @@ class _Page:
             more, lines = self._pair(example)
         else:
             assert isinstance(self.objective, PackedPrediction)
-            more, lines = self._packed(example, self.objective.rows[row].bounds)
+            more, lines = self._packed(example)
         head = " · ".join([*facts, *more])
         return "\n".join(["", self._head(head), *lines])
 
@@ -89,12 +89,14 @@ class _Page:
         answer = self.objective.answers[example["next_sentence_label"]]
         return [answer, sizes, self._count(example["labels"], example["input_ids"])], lines
 
-    def _packed(self, example: dict[str, Any], bounds: np.ndarray) -> tuple[list[str], list[str]]:
+    def _packed(self, example: dict[str, Any]) -> tuple[list[str], list[str]]:
         ids, labels = example["input_ids"], example["labels"]
-        size = int(bounds[-1])
+        size = int(np.flatnonzero(ids != self.tokens.pad)[-1]) + 1
+        starts = np.flatnonzero(example["position_ids"][:size] == 0).tolist() if "position_ids" in example else [0]
+        bounds = [*starts, size]
         is_next = bool(example.get("is_causal", self.objective.shape == "decoder"))
         lines = []
-        for place, (left, right) in enumerate(pairwise(bounds.tolist())):
+        for place, (left, right) in enumerate(pairwise(bounds)):
             if place:
                 lines.append("├" + "─" * 39)
             here = slice(left, right)
@@ -103,7 +105,7 @@ class _Page:
             begins = "" if original[0] == self.tokens.start else "…"
             ends = "" if original[-1] == self.tokens.end else "…"
             lines += self._wrapped(begins + text + ends, first="│ ", later="│ ")
-        facts = [f"{size} tokens of {counted(len(bounds) - 1, 'document')}"]
+        facts = [f"{size} tokens of {counted(len(starts), self.objective.piece)}"]
         if len(ids) > size:
             facts[0] += f", {len(ids) - size} of padding"
         if "is_causal" in example:

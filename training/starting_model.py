@@ -24,7 +24,8 @@ def starting_model(
 
     Args:
         modeling: the room of that name: `LacunaConfig`, `as_ours`, by which a native model becomes one of ours.
-        objective: its `name`, the `shape` of model that it trains, and `head`, the name of an Auto class.
+        objective: its `name`, the `shape` of model that it trains, `head`, the name of an Auto class, and whether it
+            `learns_means` of states, which a classifier then reads.
 
     Raises:
         InputError: there is no such model, it cannot have that head, or it is too small.
@@ -36,7 +37,7 @@ def starting_model(
         if objective.head == _BOTH_HEADS and type(model) is modeling.LacunaForMaskedLM:
             masked, model = model, modeling.LacunaForPreTraining(model.config)
             model.load_state_dict(masked.state_dict(), strict=False)  # all but the sentence head, which is new
-        return model
+        return _read_by(model, objective)
     family = arguments.family or DEFAULT_FAMILY[objective.shape]
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos", "cls", "sep")}
     config = modeling.LacunaConfig.from_family(
@@ -53,7 +54,14 @@ def starting_model(
             f"--objective {objective.name} trains models of shape {objective.shape}, and --family "
             f"{arguments.family} has shape {config.shape}; use --family {DEFAULT_FAMILY[objective.shape]}"
         )
-    return getattr(transformers, objective.head).from_config(config)
+    return _read_by(getattr(transformers, objective.head).from_config(config), objective)
+
+
+def _read_by(model: Any, objective: Any) -> Any:
+    """Let classifiers that begin from the model read what the objective trains; BERT's always read their pooler."""
+    if objective.learns_means and not getattr(model.config, "pooler", True):
+        model.config.classifier_pooling = "mean"
+    return model
 
 
 def _load(arguments: NewModelArguments, model: str, head: str, tokenizer: Any, length: int) -> Any:

@@ -72,7 +72,7 @@ def test_the_share_of_padding_is_the_one_reported(store, parts, name, options, p
 
 
 @pytest.mark.parametrize("short", [0.0, 0.3])
-@pytest.mark.parametrize("name", ["mlm_nsp", "mlm_sop"])
+@pytest.mark.parametrize("name", ["mlm_nsp", "mlm_sop", "mlm_contrastive"])
 def test_what_pairs_do_not_show_is_counted(store, parts, name, short) -> None:
     """Every sentence lies in one chunk; of a chunk that is too long for its row the excess is missing, and no more."""
     work = OBJECTIVES[name](**parts(store, objective=name, short_sequence_probability=short))
@@ -88,9 +88,9 @@ def test_what_pairs_do_not_show_is_counted(store, parts, name, short) -> None:
         ids = np.where(example["labels"] != IGNORED, example["labels"], example["input_ids"])
         own = [token for token in ids.tolist() if token > MASK and token in set(text)]
         assert len(set(own)) == len(own)
-        cropped += max(0, len(text) - 29)
-        if name == "mlm_sop" or not example["next_sentence_label"]:
-            assert len(own) == min(len(text), 29)
+        cropped += max(0, len(text) - work.room)
+        if name != "mlm_nsp" or not example["next_sentence_label"]:
+            assert len(own) == min(len(text), 28 if name == "mlm_contrastive" else 29)
     total = len(text_of(work))
     said = work.describe()
     assert f"{cropped / total:.2%} of the text is cropped" in said
@@ -98,7 +98,7 @@ def test_what_pairs_do_not_show_is_counted(store, parts, name, short) -> None:
 
 def test_what_is_cropped_is_another_part_each_time(store, parts) -> None:
     """After some epochs hardly a token was never shown."""
-    for name in ("mlm_nsp", "mlm_sop"):
+    for name in ("mlm_nsp", "mlm_sop", "mlm_contrastive"):
         work = OBJECTIVES[name](**parts(store, objective=name))
         missing = []
         seen: set[int] = set()

@@ -94,6 +94,7 @@ def test_options_without_a_use_are_refused(objective: str) -> None:
             "mlm": {"short_sequence_probability", "hybrid_causal_share", "denoising"},
             "mlm_nsp": {"hybrid_causal_share", "denoising"},
             "mlm_sop": {"hybrid_causal_share", "denoising"},
+            "mlm_contrastive": {"hybrid_causal_share", "denoising"},
             "clm": set(others),
             "hybrid": {"short_sequence_probability", "denoising"},
             "denoising": {*masks, "short_sequence_probability", "hybrid_causal_share"},

@@ -56,8 +56,8 @@ def test_objectives_work_without_a_held_out_part(make, name) -> None:
     assert work.num_eval_examples == 0 and work.num_examples > 0
     assert work.baseline() == {}
     # Others draw lengths; `hybrid` has as many rows of each kind in every 64.
-    assert work.fixed_length(64) == (name in ("mlm", "clm", "hybrid"))
-    assert work.fixed_length(32) == (name in ("mlm", "clm"))
+    assert work.fixed_length(64) == (name in ("mlm", "mlm_contrastive", "clm", "hybrid"))
+    assert work.fixed_length(32) == (name in ("mlm", "mlm_contrastive", "clm"))
     assert not make(name, eval_fraction=0, packing="none").fixed_length(64)
 
 
@@ -114,6 +114,8 @@ GOLDEN: dict[str, tuple[str, dict[str, Any]]] = {
     "mlm_nsp short": ("cc2ed17270eb48f2", {"short_sequence_probability": 0.5}),
     "mlm_sop": ("1f466c5a17120a96", {}),
     "mlm_sop span": ("642bacc219403c46", {"masking": "span", "short_sequence_probability": 0.1}),
+    "mlm_contrastive": ("21d3350383f9730e", {}),
+    "mlm_contrastive short": ("86217ac99a10ec1e", {"masking": "whole_word", "short_sequence_probability": 0.5}),
     "clm": ("f17c7da72f856584", {}),
     "clm none": ("e404ae748dfcf4fc", {"packing": "none"}),
     "hybrid": ("733bc20eaf6b8b49", {}),
@@ -185,6 +187,7 @@ FAMILIES = {
     "mlm": (LacunaForMaskedLM, "modernbert"),
     "mlm_nsp": (LacunaForPreTraining, "bert"),
     "mlm_sop": (LacunaForPreTraining, "bert"),
+    "mlm_contrastive": (LacunaForMaskedLM, "modernbert"),
     "clm": (LacunaForCausalLM, "qwen3"),
     "hybrid": (LacunaForCausalLM, "qwen3"),
     "denoising": (LacunaForConditionalGeneration, "bart"),
@@ -202,7 +205,7 @@ def slow_targets(example: dict[str, Any], model: Any, name: str) -> tuple[list[t
     """(nats, label, hit) of each target of one example from dense logits, and the output of the model."""
     answers = ("labels", "next_sentence_label", "is_causal")
     inputs = {key: torch.as_tensor(value)[None] for key, value in example.items() if key not in answers}
-    if name in ("mlm", *PAIRS):
+    if name in ("mlm", "mlm_contrastive", *PAIRS):
         inputs["sparse_prediction"] = False
     if "is_causal" in example:
         inputs["is_causal"] = bool(example["is_causal"])
@@ -277,12 +280,12 @@ def test_clm_evaluates_a_few_rows_at_a_time_when_logits_are_large(make, monkeypa
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_losses_of_parts_add_up_to_the_loss_of_the_whole(make, name) -> None:
     work, model = make(name), model_for(name)
-    examples = [work.example(row, row) for row in range(8)]
+    examples = [work.example(index % work.num_examples, index) for index in range(8 * work.group)]
     whole = work.collate(examples)
     targets = {key: torch.tensor(count) for key, count in work.count_targets(whole).items()}
     with torch.no_grad():
         loss, metrics = work.loss(model, whole, targets)
-        cuts = [slice(0, 3), slice(3, 4), slice(4, 8)]
+        cuts = [slice(start * work.group, end * work.group) for start, end in ((0, 3), (3, 4), (4, 8))]
         pieces = [work.loss(model, work.collate(examples[cut]), targets) for cut in cuts]
     assert sum(float(piece) for piece, _ in pieces) == pytest.approx(float(loss), rel=1e-5)
     for key, value in metrics.items():

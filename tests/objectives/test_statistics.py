@@ -19,7 +19,7 @@ from lacuna.training.order import row_of
 
 EXAMPLES = 1_600
 MASK, VOCAB = 4, 1005
-MASKED = ["mlm", "mlm_nsp", "mlm_sop", "hybrid"]
+MASKED = ["mlm", "mlm_nsp", "mlm_sop", "mlm_contrastive", "hybrid"]
 
 
 @pytest.fixture(scope="module")

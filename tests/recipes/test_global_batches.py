@@ -30,6 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
     "mlm of spans": {"objective": "mlm", "masking": "span", "packing": "none"},
     "mlm_nsp": {"objective": "mlm_nsp", "short_sequence_probability": 0.3},
     "mlm_sop": {"objective": "mlm_sop"},
+    "mlm_contrastive": {"objective": "mlm_contrastive"},
     "clm": {"objective": "clm"},
     "hybrid": {"objective": "hybrid"},
     "infilling": {"objective": "denoising", "denoising": "infilling"},

@@ -370,6 +370,39 @@ def test_a_model_with_a_native_twin_is_saved_as_it_and_resumed_to_the_bit(recipe
     assert (halves / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
+def test_passages_are_compared_in_the_same_groups_on_two_processes_and_after_a_stop(recipe, home, tmp_path) -> None:
+    """And the model is a native one, whose classifiers read the means that were trained."""
+
+    def options(name: str, *more: object) -> list[object]:
+        found = options_of(home, tmp_path / name, "--objective", "mlm_contrastive", "--save_steps", 1, *more)
+        found[found.index("--batch_size") + 1], found[found.index("--max_steps") + 1] = 32, 3
+        return found
+
+    code, said = recipe(*options("one", "--micro_batch_size", 16))
+    assert code == 0, said
+    two = run(home, RECIPE, *options("two"), num_processes=2)
+    assert two.returncode == 0, two.stderr
+    assert len(losses(tmp_path / "one")) == 3
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
+    lines = [json.loads(line) for line in (tmp_path / "one" / "metrics.jsonl").read_text().splitlines()]
+    for line in (line for line in lines if "loss" in line):
+        assert line["loss"] == pytest.approx(line["mlm_loss"] + line["passage_loss"], rel=1e-6)
+        assert 0 <= line["passage_accuracy"] <= 1
+    config = json.loads((tmp_path / "one" / "config.json").read_text())
+    assert config["architectures"] == ["ModernBertForMaskedLM"] and config["classifier_pooling"] == "mean"
+    one, on = tmp_path / "one", tmp_path / "on"
+    shutil.copytree(one / "checkpoints" / "step-00000002", on / "checkpoints" / "step-00000002")
+    shutil.copy(one / "run.json", on)
+    code, said = recipe(*options("on", "--micro_batch_size", 16, "--resume"))
+    assert code == 0 and "at step 2" in said, said
+    assert (on / "model.safetensors").read_bytes() == (one / "model.safetensors").read_bytes()
+    code, said = recipe(*options("bert", "--family", "bert", "--objective", "mlm_contrastive", "--max_steps", 1))
+    assert code == 0 and "BertForMaskedLM of transformers, without code" in said, said
+    code, said = recipe(*options("refused", "--micro_batch_size", 8))
+    assert code == 2 and "--batch_size 32: rows are compared in groups of 16, so a process must read" in said
+    assert not (tmp_path / "refused" / "config.json").exists()
+
+
 def test_a_native_model_that_computes_something_else_is_told(recipe, home, tmp_path, monkeypatch) -> None:
     """And a model that has no twin says what stands in the way."""
     options = options_of(home, tmp_path / "hybrid", "--objective", "hybrid")
