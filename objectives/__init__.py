@@ -20,11 +20,7 @@ from .distillation import DISTILLED, DistillationArguments, ask, fingerprint_of,
 from .embeddings import warm_start
 from .hybrid import HybridLanguageModelling
 from .mlm import MaskedLanguageModelling
-from .pairs import (
-    MaskedLanguageModellingWithOrder,
-    MaskedLanguageModellingWithPairs,
-    MaskedLanguageModellingWithPassages,
-)
+from .pairs import MaskedLanguageModellingWithOrder, MaskedLanguageModellingWithPairs, PassagePrediction
 from .show import show_examples
 
 OBJECTIVES |= {
@@ -33,7 +29,7 @@ OBJECTIVES |= {
         MaskedLanguageModelling,
         MaskedLanguageModellingWithPairs,
         MaskedLanguageModellingWithOrder,
-        MaskedLanguageModellingWithPassages,
+        PassagePrediction,
         CausalLanguageModelling,
         HybridLanguageModelling,
         Denoising,

@@ -34,6 +34,7 @@ class TokenPrediction(Work):
     shape: str  # the shape of the model it trains
     eval_rate = 0.15
     """Held-out text is masked at BERT's rate whatever the training rate, so that losses can be compared."""
+    piece = "document"  # what stands apart in a row
     evaluations = 1  # how many held-out examples are made of each held-out row
     predicts_document_ends = False
     learns_means = False  # whether the mean of the states of a text is trained, and a classifier should read it
@@ -217,7 +218,6 @@ class PackedPrediction(TokenPrediction):
 
     overlap = 0  # tokens that a piece of a document shares with the next one
     spare = 0  # tokens of a row that are left free for what the objective adds
-    piece = "document"  # what stands apart in a row
     one_shape = True  # whether filled rows make batches of one shape
 
     def _rows_of(self, documents: np.ndarray, source: int) -> Any:

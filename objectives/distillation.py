@@ -323,9 +323,7 @@ def load_teacher(teacher: str, goal: ObjectiveArguments, *, as_ours: Callable[[A
     return as_ours(model).eval().requires_grad_(False)
 
 
-def ask(
-    teacher: Any, works: list[tuple[float, Any]], *, corpus: str, judges: bool
-) -> tuple[dict[str, Any], list[str]]:
+def ask(teacher: Any, works: Any, *, corpus: str, judges: bool) -> tuple[dict[str, Any], list[str]]:
     """Give the objective of each stage the teacher's answers; what run.json says of it, and a line for people.
 
     `corpus`: fingerprint of the text. The teacher's scores on held-out rows are among both if this process `judges`.

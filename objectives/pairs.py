@@ -1,7 +1,8 @@
-"""`mlm_nsp` and `mlm_sop`: masked language modelling on pairs, with next sentence or sentence order prediction.
+"""Masked language modelling on pairs, with a question about each pair.
 
 `mlm_nsp` trains as BERT was (Devlin et al., 2019, section 3.1 and appendix A.2, https://arxiv.org/abs/1810.04805),
-`mlm_sop` as ALBERT (Lan et al., 2020, section 3.1, https://arxiv.org/abs/1909.11942).
+`mlm_sop` as ALBERT (Lan et al., 2020, section 3.1, https://arxiv.org/abs/1909.11942), and `mlm_contrastive` nearly as
+DeCLUTR (Giorgi et al., 2021, https://arxiv.org/abs/2006.03659).
 """
 
 import math
@@ -38,7 +39,6 @@ class ChunkPrediction(MaskedPrediction):
 
     options = (*MaskedPrediction.options, "short_sequence_probability")
     num_frames = 3  # special tokens of a row
-    rest = "padded to the longest of a batch"
 
     @property
     def room(self) -> int:
@@ -73,7 +73,7 @@ class ChunkPrediction(MaskedPrediction):
         filled = (kept + self.num_frames).sum() / max(len(kept) * self.sequence_length, 1)
         return (
             f"{self.num_examples:,} pairs of up to {self.sequence_length:,} tokens from {len(self.documents):,} "
-            f"documents: rows are {filled:.1%} full, {self.rest}; {cropped:.2%} of the text is "
+            f"documents: rows are {filled:.1%} full; {cropped:.2%} of the text is "
             "cropped where a last sentence does not fit, another part each time; "
             f"{self.num_eval_examples:,} of {len(self.eval_rows):,} held-out pairs are evaluated"
         )
@@ -175,8 +175,7 @@ class MaskedLanguageModellingWithPairs(PairPrediction):
     A chunk of consecutive sentences that fills the row is cut at a random sentence into A and what follows. A random B
     begins at a random sentence of another document of the same source and is as long as what would have followed. A
     chunk of one sentence is cut inside it, and its random partner then begins inside one too. Lengths must not give
-    the answer away: in a first version real pairs were shorter than random ones, and a tiny model was right for 88 %
-    within 100 steps; with equal lengths it was near chance.
+    the answer away.
 
     When B is random, BERT continues after A; here a row is a chunk, whatever the label, and what would have followed
     is seen in other epochs, when the chunk is cut elsewhere or makes a real pair.
@@ -264,8 +263,7 @@ class MaskedLanguageModellingWithOrder(PairPrediction):
 
     A chunk of consecutive sentences that fills the row loses what does not fit, at its beginning or at its end, and is
     divided at a random sentence, or inside one if there is no other way. ALBERT cuts the longer of the two segments
-    instead, which is more often the second, since the last sentence of a chunk is the one that does not fit. A judge
-    that saw only lengths was then right for 56 % of the pairs of three texts, and for 49 to 54 % of those made here.
+    instead, which is more often the second, so that lengths give a little of the answer away.
     """
 
     name = "mlm_sop"
@@ -286,20 +284,18 @@ class MaskedLanguageModellingWithOrder(PairPrediction):
         return text[:cut], text[cut:], IN_ORDER
 
 
-class MaskedLanguageModellingWithPassages(ChunkPrediction, MaskedLanguageModelling):
+class PassagePrediction(ChunkPrediction, MaskedLanguageModelling):
     """`[CLS] A [SEP]` and `[CLS] B [SEP]`, two passages that follow one another and do not see each other.
 
-    Tokens of both are masked, and the mean of the states of A is to find that of B among those of the `GROUP` rows
-    around it: cross-entropy of the cosines, divided by a temperature (DeCLUTR: Giorgi et al., 2021,
-    https://arxiv.org/abs/2006.03659). No weights are added. A group is so many samples that follow one another in the
-    order of the run, not what happens to be in a micro-batch.
+    Tokens of both are masked, and the mean of the states of A is to find that of B among those of `GROUP` rows:
+    cross-entropy of the cosines, divided by a temperature. No weights are added. A group is so many samples that
+    follow one another in the order of the run, not what happens to be in a micro-batch.
     """
 
     name = "mlm_contrastive"
     summary = "masked tokens and passages of one document"
-    num_frames, piece, rest = 4, "passage", "the rest is padding"
-    group, learns_means = GROUP, True
-    legend = (*MaskedLanguageModelling.legend, "A and B stand apart, and each is to find the other   ↵ line break")
+    num_frames, piece, group, learns_means = 4, "passage", GROUP, True
+    legend = (*MaskedLanguageModelling.legend, f"the first passage is to find its second among {GROUP}   ↵ line break")
 
     def _example(self, row: Chunk, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:  # type: ignore[override]
         """`input_ids`, `labels` and `position_ids`, int64 [sequence_length] each."""

@@ -24,7 +24,7 @@ WIDTH = 118  # columns of the text that is printed, where the terminal is not na
 _NARROWEST = 40
 _BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}
 
-EDGES = "├─── another document: neither sees the other"
+EDGES = "├─── another {}: neither sees the other"
 RESTS = "… the document continues in another row   ↵ line break"
 
 
@@ -56,7 +56,8 @@ class _Page:
         """What the signs mean, of those that this objective uses."""
         lines = list(self.objective.legend)
         if isinstance(self.objective, PackedPrediction):
-            lines += [RESTS] if self.objective.arguments.packing == "none" else [EDGES, RESTS]
+            piece, is_packed = self.objective.piece, self.objective.arguments.packing != "none"
+            lines += [EDGES.format(piece)] * is_packed + [RESTS] * (piece == "document")
         return lines
 
     def example(self, number: int, row: int) -> str:
@@ -93,10 +94,9 @@ class _Page:
         ids, labels = example["input_ids"], example["labels"]
         size = int(np.flatnonzero(ids != self.tokens.pad)[-1]) + 1
         starts = np.flatnonzero(example["position_ids"][:size] == 0).tolist() if "position_ids" in example else [0]
-        bounds = [*starts, size]
         is_next = bool(example.get("is_causal", self.objective.shape == "decoder"))
         lines = []
-        for place, (left, right) in enumerate(pairwise(bounds)):
+        for place, (left, right) in enumerate(pairwise([*starts, size])):
             if place:
                 lines.append("├" + "─" * 39)
             here = slice(left, right)

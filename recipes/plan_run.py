@@ -33,8 +33,7 @@ def main(words: Sequence[str] | None = None) -> str:
         from lacuna.tasks.texts import read_task_texts  # takes a second, which other plans need not wait
 
         read = partial(corpus.read_labelled, **data.reading_for())
-        options = {"task": data.for_task, "read": read, "builtin": corpus.BUILTIN_TASKS}
-        more, _ = read_task_texts(data.for_file, **options)
+        more, _ = read_task_texts(data.for_file, task=data.for_task, read=read, builtin=corpus.BUILTIN_TASKS)
     asked = {name: getattr(model_arguments, name) for name in ("model", "vocab_size", "trust_remote_code", "revision")}
     find = partial(tokenization.load_or_train, tokenizer=data.tokenizer, num_sentinels=goal.num_sentinels, **asked)
     fingerprint_of = tokenization.tokenizer_fingerprint

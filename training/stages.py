@@ -72,7 +72,7 @@ def make_stages(*, arguments: TrainingArguments, works: Works, num_processes: in
         if micro % work.group:
             raise InputError(
                 f"--batch_size {int(size[-1])}: rows are compared in groups of {work.group}, so a process must read a "
-                f"multiple of {work.group} at once, not {micro}; change it, --micro_batch_size or the number of processes"
+                f"multiple of {work.group} at once, not {micro}; change it, or --micro_batch_size or the processes"
             )
         if id(work) not in groupings:  # one for each work: a change of its order would show rows twice in an epoch
             lengths = work.lengths if arguments.group_by_length and not work.mixture else None

@@ -13,7 +13,7 @@ from slow_reference import chunks_of, masked, sentences_of
 
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
-from lacuna.objectives import IGNORED, MaskedLanguageModellingWithPassages, random_stream
+from lacuna.objectives import IGNORED, PassagePrediction, random_stream
 from lacuna.objectives.pairs import truncate_pair
 from lacuna.training import TrainingArguments
 from lacuna.training.stages import make_stages
@@ -28,7 +28,7 @@ PAD, CLS, SEP, GROUP = 0, 2, 3, 16
 )
 def test_examples_are_those_of_the_reference(numbered, parts, lengths, seed) -> None:
     arguments = parts(numbered(lengths), seed=seed)
-    work = MaskedLanguageModellingWithPassages(**arguments)
+    work = PassagePrediction(**arguments)
     row = 0
     for document in work.documents:
         sentences = sentences_of(work.store, tuple(document))
@@ -62,7 +62,7 @@ def batch_and_model(store_of, parts):
     generator = np.random.default_rng(0)
     lengths = random_lengths(documents=60, sentences=(2, 9), tokens=(2, 12))
     words = [[generator.integers(5, 64, size).tolist() for size in document] for document in lengths]
-    work = MaskedLanguageModellingWithPassages(**parts(store_of(words)))
+    work = PassagePrediction(**parts(store_of(words)))
     torch.manual_seed(0)
     config = LacunaConfig.from_family(
         "modernbert", vocab_size=64, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32

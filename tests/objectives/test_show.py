@@ -91,8 +91,9 @@ def test_a_page_says_what_it_shows(make, tokenizer, name, options) -> None:
     assert all(len(line) <= WIDTH for line in page.splitlines())
     assert all(line in page for line in work.legend)
     is_pair = name in ("mlm_nsp", "mlm_sop")
-    assert (EDGES in page) == (not is_pair and options.get("packing") != "none")
-    assert (RESTS in page) == (not is_pair)
+    edges = EDGES.format("passage" if name == "mlm_contrastive" else "document")
+    assert (edges in page) == (not is_pair and options.get("packing") != "none")
+    assert (RESTS in page) == (not is_pair and name != "mlm_contrastive")
     assert "\x1b" not in page
     if is_pair:
         assert all(re.search(f" · ({'|'.join(work.answers)}) · ", head) for head in re.findall("── example.*", page))
