@@ -91,8 +91,8 @@ def _micro_batch_size(batch_size: int, asked: int | None, num_processes: int) ->
     micro = min(asked or share, share)
     if share % micro:
         raise InputError(
-            f"--micro_batch_size {micro} does not divide the {share} examples of one process "
-            f"(--batch_size {batch_size} over {num_processes} processes)"
+            f"--micro_batch_size {micro} does not divide the {share} examples of a process "
+            f"(--batch_size {batch_size}, processes: {num_processes})"
         )
     return micro
 
