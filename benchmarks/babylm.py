@@ -6,14 +6,12 @@
     python benchmarks/babylm.py --report_only                                                # what is there
 
 The rules (https://babylm.github.io): at most ten million words, read at most ten times; the tokenizer is of the same
-words. --texts are .txt files, by default the novels of LACUNA_DATA, of which the first ten million words are taken.
-The model is one run of recipes/pretrain.py, with a checkpoint after every tenth of it. The benchmark can be stopped at
-any time, and goes on from the last checkpoint.
+words. --texts are .txt files, by default the novels of LACUNA_DATA (their first ten million words). The model is one
+run of recipes/pretrain.py with a checkpoint after every tenth; a benchmark that was stopped goes on from the last.
 
-Each checkpoint is judged by minimal pairs, full sentences of every folder in --suites (BLiMP, and suites of its form).
-`accuracy` counts a tie as half. `as official` gives a tie to the good sentence, as taking the first of the best scores
-does. `promised` continues a straight line through the accuracy over the logarithm of the words, from the second
-checkpoint on, to ten passes: an extrapolation, and none where the run has made them.
+Each checkpoint is judged by the minimal pairs in --suites (BLiMP, and folders of its form). `accuracy` counts a tie as
+half, `as official` as right. `promised` continues a straight line through the accuracy over the logarithm of the
+words, from the second checkpoint on, to ten passes: an extrapolation, and none where the run has made them.
 """
 
 import json

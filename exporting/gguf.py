@@ -84,7 +84,7 @@ def _to_four_bits(path: Path) -> None:
     try:
         import llama_cpp
     except ImportError as error:
-        raise InputError("--quantize q4_k is made by llama.cpp: pip install llama-cpp-python") from error
+        raise InputError("--quantize q4_k is made by llama.cpp: pip install -e '.[llama]'") from error
     how, whole = llama_cpp.llama_model_quantize_default_params(), path.with_suffix(".f16")
     how.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_K_M
     path.rename(whole)

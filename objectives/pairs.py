@@ -20,15 +20,11 @@ from .data import IGNORED, Tensors, for_model
 from .mlm import MaskedLanguageModelling, MaskedPrediction
 from .packing import Chunk, Chunks, PackedRow
 
-_CANDIDATES = 8
-"""Places that are tried for a random B; the one whose sentences come nearest to the wanted length is taken."""
-
+_CANDIDATES = 8  # places tried for a random B; the one whose sentences come nearest to the wanted length is taken
 _COUNTED_CHUNKS = 200_000  # chunks from which the shares of padding and of cropped tokens are worked out
 
 IS_NEXT, IS_RANDOM = 0, 1  # labels of the pair in `mlm_nsp`, in BERT's order
-
 IN_ORDER, SWAPPED = 0, 1  # labels of the pair in `mlm_sop`, in ALBERT's order
-
 GROUP, TEMPERATURE = 16, 0.05  # rows among which passages find each other; 0.05 is that of DeCLUTR and SimCSE
 
 Pair = tuple[np.ndarray, np.ndarray, int]  # A and B, together at most `room` tokens, and the label
@@ -301,8 +297,7 @@ class PassagePrediction(ChunkPrediction, MaskedLanguageModelling):
         """`input_ids`, `labels` and `position_ids`, int64 [sequence_length] each."""
         generator = self._generator("pair", index, held_out=held_out)
         text, offsets = self._text(row)
-        inside = offsets[1:-1] if len(offsets) > 2 else np.arange(1, max(len(text), 2))
-        cut = int(generator.choice(inside))
+        cut = int(generator.choice(offsets[1:-1] if len(offsets) > 2 else np.arange(1, max(len(text), 2))))
         first, second = truncate_pair(text[:cut], text[cut:], room=self.room, generator=generator)
         start, end = [self.tokens.start], [self.tokens.end]
         ids = np.concatenate([start, first, end, start, second, end]).astype(np.int64)

@@ -5,10 +5,9 @@
     python recipes/plan_run.py --size large --objective clm --device A100 --num_devices 8 --mfu 0.4
     python recipes/plan_run.py --data my_texts/ --memory_gb 8         # how many rows fit at once
 
-It takes the options of recipes/pretrain.py without --probe and --teacher, and four of its own: --device,
---num_devices, --memory_gb and --mfu. The text is prepared as for training (a tokenizer, rows) and kept where the run
-will find it, since the number of rows is part of the answer; weights are only described. docs/planning.md says how
-each number comes about.
+It takes the options of pretrain.py but --probe and --teacher, and --device, --num_devices, --memory_gb and --mfu. The
+text is prepared as for training (a tokenizer, rows) and kept where the run will find it, since the number of rows is
+part of the answer; weights are only described. docs/planning.md says how each number comes about.
 """
 
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ import torch
 
 from lacuna import corpus, modeling, objectives, tokenization, training
 from lacuna.common.command_line import exit_cleanly, parse_arguments
+from lacuna.common.loading import commit_of
 from lacuna.training.planning.plan import PlanArguments, plan_run
 
 
@@ -34,6 +34,7 @@ def main(words: Sequence[str] | None = None) -> str:
 
         read = partial(corpus.read_labelled, **data.reading_for())
         more, _ = read_task_texts(data.for_file, task=data.for_task, read=read, builtin=corpus.BUILTIN_TASKS)
+    model_arguments.revision = commit_of(model_arguments.model, revision=model_arguments.revision)
     asked = {name: getattr(model_arguments, name) for name in ("model", "vocab_size", "trust_remote_code", "revision")}
     find = partial(tokenization.load_or_train, tokenizer=data.tokenizer, num_sentinels=goal.num_sentinels, **asked)
     fingerprint_of = tokenization.tokenizer_fingerprint

@@ -9,6 +9,7 @@ import argparse
 import json
 import re
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,10 @@ def try_model(model: str, examples: str | None, number: int, revision: str | Non
         folder = Path(huggingface_hub.snapshot_download(model, revision=revision, allow_patterns=FILES))
     if not (folder / "config.json").is_file():
         raise ValueError(f"--model {model} is not the folder of a model: it has no config.json")
+    with suppress(ImportError):  # where Lacuna is installed, what others made is looked through first
+        from lacuna.common.foreign import check_foreign
+
+        check_foreign(folder, tokenizer=True, weights=True)
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     settings = {"is_encoder_decoder": config.is_encoder_decoder}
     head = "SentenceTransformer" if (folder / "modules.json").is_file() else (config.architectures or ["no name"])[0]

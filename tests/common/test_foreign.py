@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -276,13 +277,22 @@ def test_code_of_a_tokenizer_does_not_run(folder: Path, canary: Touch) -> None:
     open_all(folder)  # by the classes of transformers
 
 
-def test_what_is_tried_brings_neither_code_nor_pickles(folder: Path, canary: Touch, run_recipe) -> None:
-    """The recipe knows nothing of Lacuna, and asks transformers for safetensors."""
+def test_what_is_tried_brings_neither_code_nor_pickles(folder: Path, canary: Touch, run_recipe, monkeypatch) -> None:
+    """The recipe looks through the folder where Lacuna is installed, and asks transformers for safetensors anyway."""
     (folder / "model.safetensors").rename(folder / "kept")
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(canary))
     (folder / "predictions.jsonl").write_text('{"text": "a"}\n')
     code, said = run_recipe("try_models", "--model", folder)
+    assert code == 2 and "the weights are in " in said
+    monkeypatch.setitem(sys.modules, "lacuna.common.foreign", None)  # as on a machine without Lacuna
+    code, said = run_recipe("try_models", "--model", folder)
     assert code == 2 and "no file named model.safetensors" in said
+    monkeypatch.undo()
+    change(folder / "model.safetensors.index.json", metadata={}, weight_map={"a": "../out/x.safetensors"})
+    code, said = run_recipe("try_models", "--model", folder)
+    assert code == 2 and "no plain name of a file" in said
+    (folder / "model.safetensors.index.json").unlink()
+    (folder / "kept").rename(folder / "model.safetensors")
     (folder / "mine.py").write_text(code_of(canary))
     change(folder / "config.json", auto_map={"AutoConfig": "mine.Mine", CLASSIFIER: "mine.Mine"}, model_type="mine")
     code, said = run_recipe("try_models", "--model", folder)

@@ -2,7 +2,9 @@
 
 import csv
 import json
+import random
 import sys
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,7 +179,7 @@ def test_four_bits_without_llama_cpp_name_what_is_missing(saved, monkeypatch: py
     pytest.importorskip("gguf")
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     folder = saved("qwen3", "LacunaForCausalLM")
-    with pytest.raises(InputError, match=r"--quantize q4_k is made by llama.cpp: pip install llama-cpp-python"):
+    with pytest.raises(InputError, match=r"--quantize q4_k is made by llama.cpp: pip install -e '\.\[llama\]'"):
         export(folder, "gguf", quantize="q4_k")
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
@@ -237,15 +239,26 @@ def test_what_llama_cpp_would_read_differently_is_refused(saved, family, head, o
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 
+SCRIPTS = [(0xA1, 0x24F), (0x370, 0x3FF), (0x400, 0x4FF), (0x5D0, 0x5EA), (0x620, 0x64A), (0x905, 0x96F)]
+SCRIPTS += [(0xE01, 0xE5B), (0x10D0, 0x10FF), (0x3041, 0x30FF), (0x4E00, 0x9FA5), (0xAC00, 0xD7A3), (0x1F300, 0x1F5FF)]
+"""Letters, marks, digits and signs: Latin, Greek, Cyrillic, Hebrew, Arabic, Devanagari, Thai, Georgian, Kana, Chinese,
+Korean, pictures."""
+
+
 def test_llama_cpp_sees_the_same_tokens_and_computes_the_same(saved) -> None:
-    """`pip install llama-cpp-python` builds it; 10,000 lines of the standard library, and some of other scripts."""
+    """`pip install -e ".[llama]"` builds it; 10,000 lines: of the standard library, and words of twelve scripts."""
     llama_cpp = pytest.importorskip("llama_cpp")
     folder = saved("qwen3", "LacunaForCausalLM", num_key_value_heads=1)
     _, output = export(folder, "gguf")
     llama = llama_cpp.Llama(str(output / "model.gguf"), n_ctx=128, logits_all=True, verbose=False)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    sources = sorted(Path(json.__file__).parents[1].glob("*.py"))  # code, prose, and other scripts in comments
-    lines = [line for path in sources for line in path.read_text(encoding="utf-8").splitlines()][:10_000]
+    sources = sorted(Path(json.__file__).parents[1].glob("*.py"))
+    lines = [line for path in sources for line in path.read_text(encoding="utf-8").splitlines()][:7_000]
+    chance = random.Random(0)
+    for first, last in chance.choices(SCRIPTS, k=3_000):
+        letters = [chr(point) for point in range(first, last + 1) if unicodedata.category(chr(point))[0] in "LMNPS"]
+        words = ["".join(chance.choices(letters, k=chance.randint(1, 9))) for _ in range(chance.randint(1, 9))]
+        lines.append(chance.choice(" .,-1").join(words))
     assert len(lines) == 10_000
     for line in [*TEXTS, *lines]:
         if line:

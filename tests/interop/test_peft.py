@@ -91,6 +91,27 @@ def test_lora(name: str, checkpoint, load, batch, tmp_path) -> None:
     torch.testing.assert_close(score(load(tmp_path / "merged", auto_name), inputs), adapted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("how", [{"target_modules": ["q_proj", "embed_tokens"]}, {"trainable_token_indices": [5, 6]}])
+def test_embeddings_are_adapted(how, checkpoint, load, batch) -> None:
+    """By matrices beside them, or row by row: what a domain's new words need."""
+    folder = checkpoint("qwen3", "LacunaForCausalLM")
+    inputs = batch(folder, "CAUSAL_LM")
+    model = load(folder, "AutoModelForCausalLM")
+    plain = score(model, inputs)
+    config = peft.LoraConfig(task_type="CAUSAL_LM", r=4, **{"target_modules": ["q_proj"], **how})
+    wrapped = peft.get_peft_model(model, config)
+    torch.testing.assert_close(score(wrapped, inputs), plain)
+    wrapped.train()(**inputs).loss.backward()
+    of_embeddings = {name: weight for name, weight in wrapped.named_parameters() if "embed_tokens" in name}
+    trained = {name: weight for name, weight in of_embeddings.items() if weight.requires_grad}
+    assert trained and all(weight.grad is not None for weight in trained.values())
+    assert sum(map(torch.numel, trained.values())) < sum(map(torch.numel, of_embeddings.values())) / 2
+    with torch.no_grad():
+        for weight in trained.values():
+            weight += 0.5
+    assert float((score(wrapped, inputs) - plain).abs().max()) > 1e-2
+
+
 def test_an_adapter_finds_its_own_base(checkpoint, load, batch, tmp_path) -> None:
     """`AutoPeftModel...` reads the name of the base from the adapter, and needs nothing else."""
     folder = checkpoint("qwen3", "LacunaForCausalLM")

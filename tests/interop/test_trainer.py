@@ -227,3 +227,19 @@ def test_seq2seq_trainer_generates(build) -> None:
             input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], max_length=12, num_beams=2
         )
     assert found.predictions[:4, : expected.shape[1]].tolist() == expected.tolist()
+
+
+def test_an_encoder_and_a_decoder_from_their_folders_are_compiled_in_one_process(checkpoint, load) -> None:
+    """Each brings its own copy of the code, of which a compiler may not take one for the other."""
+    ids = torch.randint(5, 300, (2, 12), generator=torch.Generator().manual_seed(0))
+    torch.compiler.reset()
+    for family, head, auto_name in (
+        ("modernbert", "LacunaForMaskedLM", "AutoModelForMaskedLM"),
+        ("qwen3", "LacunaForCausalLM", "AutoModelForCausalLM"),
+    ):
+        model = load(checkpoint(family, head), auto_name).train()
+        expected = model(input_ids=ids, labels=ids).loss
+        found = torch.compile(model, backend="aot_eager")(input_ids=ids, labels=ids).loss
+        found.backward()
+        torch.testing.assert_close(found, expected)
+    torch.compiler.reset()

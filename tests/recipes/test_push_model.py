@@ -64,15 +64,22 @@ assert importlib.util.find_spec("lacuna") is None and importlib.util.find_spec("
 from safetensors.torch import save_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 name, revision = sys.argv[2:4]
-tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=True)
-model = AutoModelForMaskedLM.from_pretrained(name, revision=revision, trust_remote_code=True).eval()
-assert type(model).__module__.startswith("transformers_modules.")
+how = {"revision": revision} | ({"trust_remote_code": True} if sys.argv[5] == "ours" else {})
+tokenizer = AutoTokenizer.from_pretrained(name, **how)
+model = AutoModelForMaskedLM.from_pretrained(name, **how).eval()
+assert type(model).__module__.startswith("transformers_modules." if sys.argv[5] == "ours" else "transformers.models.")
 save_file({"logits": model(**tokenizer(sys.argv[4], return_tensors="pt")).logits.detach()}, "logits.safetensors")
 """
 
 
-def test_what_is_pushed_is_loaded_by_its_name_in_a_process_without_the_repository(folder_of, tmp_path) -> None:
+@pytest.mark.parametrize("kind", ["ours", "native"])
+def test_what_is_pushed_is_loaded_by_its_name_in_a_process_without_the_repository(folder_of, tmp_path, kind) -> None:
     folder = folder_of("modernbert", "LacunaForMaskedLM")
+    if kind == "native":
+        ours, tokenizer = AutoModelForMaskedLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+        folder = tmp_path / "native"
+        ours.to_native().save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
     (folder / "README.md").write_text("---\ntags:\n- lacuna\n---\n")
     (folder / "run.json").write_text("/home/anna")
     (folder / "training_state").mkdir()
@@ -89,9 +96,10 @@ def test_what_is_pushed_is_loaded_by_its_name_in_a_process_without_the_repositor
         assert f"to {hub.endpoint}/me/gaps/tree/{commit} (only its owner sees it)" in push.stdout
         code = {path.name for path in folder.glob("*_lacuna.py")}
         files = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"}
-        assert hub.models["me/gaps"].private and hub.files("me/gaps").keys() == files | code and len(code) > 5
+        assert hub.models["me/gaps"].private and hub.files("me/gaps").keys() == files | code
+        assert len(code) > 5 if kind == "ours" else not code
         libraries = next(path for path in sys.path if path.endswith("site-packages"))
-        command = [sys.executable, "-I", "-S", "-c", STRANGER, libraries, "me/gaps", commit, TEXTS[2]]
+        command = [sys.executable, "-I", "-S", "-c", STRANGER, libraries, "me/gaps", commit, TEXTS[2], kind]
         environment = plain | hub.variables(tmp_path / "pulling", token=READER)
         pull = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert pull.returncode == 0, pull.stderr[-3000:]
