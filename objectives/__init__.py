@@ -24,15 +24,10 @@ from .pairs import MaskedLanguageModellingWithOrder, MaskedLanguageModellingWith
 from .show import show_examples
 
 OBJECTIVES |= {
-    objective.name: objective
-    for objective in (
-        MaskedLanguageModelling,
-        MaskedLanguageModellingWithPairs,
-        MaskedLanguageModellingWithOrder,
-        PassagePrediction,
-        CausalLanguageModelling,
-        HybridLanguageModelling,
-        Denoising,
+    kind.name: kind
+    for kind in (
+        *(MaskedLanguageModelling, MaskedLanguageModellingWithPairs, MaskedLanguageModellingWithOrder),
+        *(PassagePrediction, CausalLanguageModelling, HybridLanguageModelling, Denoising),
     )
 }
 

@@ -216,6 +216,7 @@ class TokenPrediction(Work):
 class PackedPrediction(TokenPrediction):
     """An objective over packed rows of documents."""
 
+    options: tuple[str, ...] = ("packing",)
     overlap = 0  # tokens that a piece of a document shares with the next one
     spare = 0  # tokens of a row that are left free for what the objective adds
     one_shape = True  # whether filled rows make batches of one shape

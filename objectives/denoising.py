@@ -91,7 +91,7 @@ class Denoising(PackedPrediction):
 
     name = "denoising"
     summary = "damaged text restored, for encoder-decoders, as BART and T5"
-    options = ("mask_probability", "denoising")
+    options = ("mask_probability", "packing", "denoising")
     legend = ("reads: the encoder, damaged   writes: the decoder, in full, or what each sentinel stands for",)
     head = "AutoModelForSeq2SeqLM"
     shape = "encoder-decoder"

@@ -70,9 +70,10 @@ class DistillationArguments(Arguments):
             if not self.teacher and value != getattr(type(self), name):
                 raise InputError(f"--{name} {value} means nothing without --teacher; leave it out")
 
-    def identity(self) -> dict[str, Any]:
-        """The options without which a run would be another one; the teacher counts by its weights."""
-        return {name: value for name, value in asdict(self).items() if self.teacher and name != "teacher"}
+    def identity(self, teacher: Any) -> dict[str, Any]:
+        """Without which a run would be another one; the `teacher` counts by its weights, and without one nothing."""
+        own = {**asdict(self), "teacher_weights": fingerprint_of(teacher)} if teacher else {}
+        return {name: value for name, value in own.items() if name != "teacher"}
 
 
 class Answers:
@@ -323,28 +324,29 @@ def load_teacher(teacher: str, goal: ObjectiveArguments, *, as_ours: Callable[[A
     return as_ours(model).eval().requires_grad_(False)
 
 
-def ask(teacher: Any, works: Any, *, corpus: str, judges: bool) -> tuple[dict[str, Any], list[str]]:
+def ask(teacher: Any, works: Any, weights: str, store: Any, *, judges: bool) -> tuple[dict[str, Any], list[str]]:
     """Give the objective of each stage the teacher's answers; what run.json says of it, and a line for people.
 
-    `corpus`: fingerprint of the text. The teacher's scores on held-out rows are among both if this process `judges`.
+    `weights`: the fingerprint of the teacher. Its scores on held-out rows are in both if this process `judges`.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    made_of = {"teacher": fingerprint_of(teacher), "corpus": corpus}
+    made_of = {"teacher": weights, "corpus": store.fingerprint}
     for _, work in works:
         work.learn_from(teacher, made_of=made_of, device=device)
     scores = works[-1][1].judge(teacher, device=device) if judges else {}
     seconds = sum(work.answers.about["seconds"] for _, work in works)
-    said = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
-    line = f"teacher: {type(teacher).__name__}, {teacher.num_parameters() / 1e6:.2f} M parameters; held out: {said}"
-    return {"teacher_weights": made_of["teacher"], "teacher_scores": scores, "teacher_seconds": seconds}, [line]
+    said = [f"{name} {value:.4f}" for name, value in scores.items()]
+    line = f"teacher: {type(teacher).__name__}, {teacher.num_parameters() / 1e6:.2f} M parameters"
+    about = {"teacher_weights": weights, "teacher_scores": scores, "teacher_seconds": seconds}
+    return asdict(works[-1][1].how) | about, [line + f"; held out: {', '.join(said)}" * bool(said)]
 
 
 def fingerprint_of(model: Any) -> str:
-    """A hash of configuration and weights of a model, wherever it lies: hexadecimal, 64 digits."""
+    """A hash of configuration and weights of a model, wherever it lies: hexadecimal, 16 digits."""
     left_out = ("transformers_version", "_name_or_path")
     facts = {name: value for name, value in model.config.to_diff_dict().items() if name not in left_out}
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
     for name, weight in model.state_dict().items():
         digest.update(name.encode())
         digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
+    return digest.hexdigest()[:16]

@@ -6,6 +6,7 @@ NIPS 2014, https://papers.nips.cc/paper/5477-neural-word-embedding-as-implicit-m
 """
 
 import math
+import time
 from typing import Any
 
 import numpy as np
@@ -58,14 +59,16 @@ def cooccurrence_embeddings(objective: TokenPrediction, *, size: int, std: float
     return found * (of_tokens > 0) * (std / known.std().clamp(min=1e-9) if len(known) else 0)
 
 
-def warm_start(model: Any, objective: TokenPrediction, *, trained: float = math.inf) -> None:
+def warm_start(model: Any, objective: TokenPrediction, *, trained: float = math.inf) -> float:
     """Give the tokens that are in the text embeddings of `cooccurrence_embeddings`; all else stays as it is.
 
     `trained`: tokens that the run will train on, as far as known; three times as many are counted at most, so that
-    counting takes a small part of the run.
+    counting takes a small part of the run. Returns the seconds that it took.
     """
+    began = time.perf_counter()
     weight, counted = model.get_input_embeddings().weight, int(min(COUNTED, 3 * trained))
     found = cooccurrence_embeddings(objective, size=weight.shape[1], std=_STD, counted=counted)
     with torch.no_grad():
         known = found.any(1).nonzero()[:, 0]
         weight[known] = found[known].to(weight)
+    return round(time.perf_counter() - began, 2)

@@ -45,7 +45,7 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
 
     name = "hybrid"
     summary = "masked and next tokens in one decoder, as GPT-BERT"
-    options = (*MaskedPrediction.options, "hybrid_causal_share")
+    options = (*MaskedPrediction.options, "packing", "hybrid_causal_share")
     legend = (
         "masked rows are read from both sides, and a masked token is predicted at the position before it",
         mlm.LEGEND,

@@ -223,6 +223,7 @@ class MaskedLanguageModelling(MaskedPrediction, PackedPrediction):
 
     name = "mlm"
     summary = "masked tokens"
+    options = (*MaskedPrediction.options, "packing")
     head = "AutoModelForMaskedLM"
     shape = "encoder"
 

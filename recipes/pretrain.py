@@ -12,7 +12,6 @@ Without --tokenizer one is trained on the text first. The text is tokenized once
 $LACUNA_CACHE), where later runs on the same text find it; so are the answers of a --teacher, which is asked once.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -49,7 +48,9 @@ def finder(data: Any, goal: Any, start: Any, *, name: str, teacher: Any) -> Call
     new_size = start.vocab_size != type(start).vocab_size
     given = {"--for": data.for_file, "--tokenizer": data.tokenizer, "--vocab_size": new_size}
     for option in filter(given.get, given):
-        raise InputError(f"{option} goes without --teacher, whose tokenizer reads the text of --data; leave it out")
+        raise InputError(
+            f"{option} cannot be combined with --teacher, whose tokenizer reads the text of --data; leave it out"
+        )
     with called({"--model": "--teacher"}):
         found = tokenization.load_or_train(None, tokenizer=None, model=name, vocab_size=start.vocab_size)
         check_vocabulary(tokenizer=found, model=teacher)
@@ -65,14 +66,16 @@ def prepare(data: Any, goal: Any, how: Any, find: Any, *, more: list[str], seed:
     return tokenizer, store, works
 
 
-def warm_start(model: Any, work: Any, *, tokens: float) -> float:
-    """Give the embeddings their start (--embedding_init cooccurrence), and return the seconds that it took."""
-    if training.is_main_process():
-        print("first embeddings: from which tokens occur together (--embedding_init)", flush=True)
-    training.use_all_cores()
-    began = time.perf_counter()
-    objectives.warm_start(model, work, trained=tokens)
-    return round(time.perf_counter() - began, 2)
+def make_model(start: Any, how: Any, objective: Any, tokenizer: Any, **sizes: int) -> tuple[Any, Any]:
+    """The model, and the tokenizer that is saved beside it."""
+    with called({"--tokenizer": "--teacher"} if how.teacher else {}):
+        model = training.starting_model(start, modeling=modeling, objective=objective, tokenizer=tokenizer, **sizes)
+    objective.check_model(model)
+    if not start.model and {"[CLS]", "[SEP]"} <= tokenizer.get_vocab().keys():  # others stay as they are
+        like: dict[str, Any] = {"shape": objective.shape, "segments": model.config.type_vocab_size > 1}
+        like |= {"max_length": model.config.max_position_embeddings}
+        tokenizer = tokenization.adapt_tokenizer(tokenizer=tokenizer, **like)
+    return model, tokenizer
 
 
 def make_probe(asked: ProbeArguments, *, model: Any, tokenizer: Any) -> Probe | None:
@@ -90,13 +93,13 @@ def main(words: Sequence[str] | None = None) -> str:
     kinds = *of_text, training.NewModelArguments, training.TrainingArguments, ProbeArguments
     data, goal, how, start, arguments, asked = parse_arguments(kinds, words, description=__doc__)
     goal.check_used()
-    identity = goal.identity() | start.identity() | how.identity()
+    teacher = objectives.load_teacher(how.teacher, goal, as_ours=modeling.as_ours) if how.teacher else None
+    identity = goal.identity() | start.identity() | how.identity(teacher)
     is_main = training.is_main_process()
     if is_main and not goal.show_examples:
         training.claim_output_dir(arguments, **identity)
         print(training.processes().describe(), flush=True)
     start.revision = commit_of(start.model, revision=start.revision)
-    teacher = objectives.load_teacher(how.teacher, goal, as_ours=modeling.as_ours) if how.teacher else None
     find = finder(data, goal, start, name=how.teacher, teacher=teacher)
     more, of_task, lines = read_for(data)
     tokenizer, store, works = prepare(data, goal, how, find, more=more, seed=arguments.seed)
@@ -104,37 +107,34 @@ def main(words: Sequence[str] | None = None) -> str:
         lines += [objectives.show_examples(work, tokenizer, goal.show_examples) for _, work in works]
         print("\n\n".join(lines))
         return str(arguments.output_dir)
+    objective = works[-1][1]
+    tokens = training.expected_tokens(arguments, works)  # refuses what cannot be divided, before anything takes long
+    model, tokenizer = make_model(start, how, objective, tokenizer, length=max(goal.lengths), seed=arguments.seed)
+    probe = make_probe(asked, model=model, tokenizer=tokenizer)
     of_teacher: dict[str, Any] = {}
     if teacher:
         training.use_all_cores()
-        of_teacher, lines = objectives.ask(teacher, works, corpus=store.fingerprint, judges=is_main)
-        identity["teacher_weights"], teacher = of_teacher["teacher_weights"], None  # which frees its memory
-    objective = works[-1][1]
-    parts = {"objective": objective, "tokenizer": tokenizer, "length": max(goal.lengths), "seed": arguments.seed}
-    model = training.starting_model(start, modeling=modeling, **parts)
-    objective.check_model(model)
-    if not start.model and {"[CLS]", "[SEP]"} <= tokenizer.get_vocab().keys():  # others stay as they are
-        like: dict[str, Any] = {"shape": objective.shape, "segments": model.config.type_vocab_size > 1}
-        like |= {"max_length": model.config.max_position_embeddings}
-        tokenizer = tokenization.adapt_tokenizer(tokenizer=tokenizer, **like)
-    probe = make_probe(asked, model=model, tokenizer=tokenizer)
+        of_teacher, lines = objectives.ask(teacher, works, identity["teacher_weights"], store, judges=is_main)
+        teacher = None  # frees its memory
     described = f"{type(model).__name__}, {model.num_parameters() / 1e6:.2f} M parameters"
     learned = objective.name + f", distilled from `{without_places(how.teacher)}`" * bool(how.teacher)
     facts = {"objective": learned, "text": store.summary(), "self_pretraining": of_task, **of_teacher}
     facts["rows"] = [work.describe() for _, work in works]
     if is_main:
-        is_default = learned == "mlm" and not start.model
-        why = (WHY + BETTER * (store.num_documents > 1)) * is_default
+        why = (WHY + BETTER * (store.num_documents > 1)) * (learned == "mlm" and not start.model)
         head = f"text: {facts['text']}\nmodel: {described}; objective: {learned}{why}"
         print(head, *facts["rows"], *lines, sep="\n", flush=True)
     if not start.model and goal.embedding_init == "cooccurrence" and not training.goes_on(arguments):
-        facts["warm_start_seconds"] = warm_start(model, objective, tokens=training.expected_tokens(arguments, works))
+        if is_main:
+            print("first embeddings: from which tokens occur together (--embedding_init)", flush=True)
+        training.use_all_cores()
+        facts["warm_start_seconds"] = objectives.warm_start(model, objective, trained=tokens)
     results = training.train(
         model=model,
         work=works,
         tokenizer=tokenizer,
         arguments=arguments,
-        run_info={**facts, **asdict(how), **asdict(start), **asdict(data)},
+        run_info={**facts, **asdict(start), **asdict(data)},
         evaluates_first=start.model is not None,
         probe=probe,
         identity={"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **identity},

@@ -69,11 +69,10 @@ def make_stages(*, arguments: TrainingArguments, works: Works, num_processes: in
                 f"{size[-1] // work.num_examples:,} times"
             )
         micro = _micro_batch_size(int(size[-1]), arguments.micro_batch_size, num_processes)
-        if micro % work.group:
-            raise InputError(
-                f"--batch_size {int(size[-1])}: rows are compared in groups of {work.group}, so a process must read a "
-                f"multiple of {work.group} at once, not {micro}; change it, or --micro_batch_size or the processes"
-            )
+        if (few := work.num_examples < work.group) or micro % work.group:
+            read = f"a process reads {micro} at once: --batch_size and --micro_batch_size must give it multiples"
+            way = f"there are {work.num_examples}: bring more text" if few else read
+            raise InputError(f"rows are compared in groups of {work.group}, and {way}")
         if id(work) not in groupings:  # one for each work: a change of its order would show rows twice in an epoch
             lengths = work.lengths if arguments.group_by_length and not work.mixture else None
             groupings[id(work)] = None if lengths is None else Grouping(lengths, batch_size=int(size[-1]))

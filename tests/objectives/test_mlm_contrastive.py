@@ -16,6 +16,7 @@ from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
 from lacuna.objectives import IGNORED, PassagePrediction, random_stream
 from lacuna.objectives.pairs import truncate_pair
 from lacuna.training import TrainingArguments
+from lacuna.training.planning.memory import StepNeeds
 from lacuna.training.stages import make_stages
 
 PAD, CLS, SEP, GROUP = 0, 2, 3, 16
@@ -115,5 +116,19 @@ def test_a_step_in_parts_has_the_gradient_of_the_whole(batch_and_model) -> None:
 def test_groups_are_not_divided(batch_and_model, tmp_path, sizes, processes) -> None:
     work = batch_and_model[0]
     arguments = TrainingArguments(output_dir=tmp_path, batch_size=sizes[0], micro_batch_size=sizes[1], max_steps=1)
-    with pytest.raises(InputError, match="multiple of 16"):
+    with pytest.raises(InputError, match=r"groups of 16, and a process reads \d+ at once"):
         make_stages(arguments=arguments, works=[(0.0, work)], num_processes=processes)
+
+
+def test_a_text_of_fewer_rows_than_a_group_is_refused(numbered, parts, tmp_path) -> None:
+    """They would be each other's wrong answers, and one's own."""
+    work = PassagePrediction(**parts(numbered([[3, 4], [5, 6], [7]])))
+    arguments = TrainingArguments(output_dir=tmp_path, batch_size=16, max_steps=1)
+    with pytest.raises(InputError, match=f"groups of 16, and there are {work.num_examples}: bring more text"):
+        make_stages(arguments=arguments, works=[(0.0, work)], num_processes=1)
+
+
+def test_micro_batches_that_a_plan_names_hold_whole_groups(batch_and_model) -> None:
+    work, _, model = batch_and_model
+    needs = StepNeeds(model, work, TrainingArguments(max_steps=1), 4 * GROUP)
+    assert needs.divisors == [16, 32, 64]

@@ -75,6 +75,7 @@ def test_options_without_a_use_are_refused(objective: str) -> None:
         "masking": "span",
         "mask_replace_prob": 0.5,
         "random_replace_prob": 0.05,
+        "packing": "none",
         "short_sequence_probability": 0.1,
         "hybrid_causal_share": 0.2,
         "denoising": "span_corruption",
@@ -92,10 +93,10 @@ def test_options_without_a_use_are_refused(objective: str) -> None:
         refused
         == {
             "mlm": {"short_sequence_probability", "hybrid_causal_share", "denoising"},
-            "mlm_nsp": {"hybrid_causal_share", "denoising"},
-            "mlm_sop": {"hybrid_causal_share", "denoising"},
-            "mlm_contrastive": {"hybrid_causal_share", "denoising"},
-            "clm": set(others),
+            "mlm_nsp": {"packing", "hybrid_causal_share", "denoising"},
+            "mlm_sop": {"packing", "hybrid_causal_share", "denoising"},
+            "mlm_contrastive": {"packing", "hybrid_causal_share", "denoising"},
+            "clm": {*others} - {"packing"},
             "hybrid": {"short_sequence_probability", "denoising"},
             "denoising": {*masks, "short_sequence_probability", "hybrid_causal_share"},
         }[objective]

@@ -399,7 +399,7 @@ def test_passages_are_compared_in_the_same_groups_on_two_processes_and_after_a_s
     code, said = recipe(*options("bert", "--family", "bert", "--objective", "mlm_contrastive", "--max_steps", 1))
     assert code == 0 and "BertForMaskedLM of transformers, without code" in said, said
     code, said = recipe(*options("refused", "--micro_batch_size", 8))
-    assert code == 2 and "--batch_size 32: rows are compared in groups of 16, so a process must read" in said
+    assert code == 2 and "rows are compared in groups of 16, and a process reads 8 at once: --batch_size and" in said
     assert not (tmp_path / "refused" / "config.json").exists()
 
 

@@ -109,18 +109,27 @@ def test_what_is_refused(recipe, home, tmp_path, teachers, folder_of) -> None:
     bart = folder_of("bart", "LacunaForConditionalGeneration")
     for teacher, more, message in (
         (tmp_path / "none", (), "--teacher: there is no folder"),
-        (encoder, ("--tokenizer", other), "--tokenizer goes without --teacher, whose tokenizer reads the text"),
+        (encoder, ("--tokenizer", other), "--tokenizer cannot be combined with --teacher, whose tokenizer reads the text"),
         (encoder, ("--sequence_length", 65), "--sequence_length 65 is more than the 64 positions of --teacher"),
         (encoder, ("--objective", "clm"), "is a LacunaForMaskedLM, and --objective clm is learned from a class that"),
         (decoder, (), "ends in ForMaskedLM or ForPreTraining: use --objective clm"),
         (bart, (), "is a LacunaForConditionalGeneration, and --objective mlm"),
         (encoder, ("--objective", "hybrid"), "--objective hybrid is not learned from a teacher: use mlm or clm"),
-        (encoder, ("--vocab_size", 300), "--vocab_size goes without --teacher"),
-        (encoder, ("--for", "rows.jsonl"), "--for goes without --teacher"),
+        (encoder, ("--vocab_size", 300), "--vocab_size cannot be combined with --teacher"),
+        (encoder, ("--for", "rows.jsonl"), "--for cannot be combined with --teacher"),
         ("", (), "--top_k 4 means nothing without --teacher; leave it out"),
     ):
         code, said = recipe("pretrain", *options_of(teacher, tmp_path / "out", *more))
         assert code == 2 and message in said and "Traceback" not in said, said
+    made = sorted((home / "cache" / "teachers").glob("*"))
+    for more, message in (  # before the teacher is asked
+        (("--micro_batch_size", 5), "--micro_batch_size 5 does not divide the 8 examples"),
+        (("--family", "qwen3"), "--objective mlm trains models of shape encoder"),
+        (("--probe", "missing.jsonl"), "missing.jsonl"),
+    ):
+        code, said = recipe("pretrain", *options_of(encoder, tmp_path / "out", "--seed", 99, *more))
+        assert code == 2 and message in said and "Traceback" not in said, said
+    assert sorted((home / "cache" / "teachers").glob("*")) == made
     assert not (tmp_path / "out" / "run.json").exists()
 
 

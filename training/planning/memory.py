@@ -195,7 +195,8 @@ class StepNeeds:
     num_processes: int = 1
 
     def __post_init__(self) -> None:
-        self.divisors = [rows for rows in range(1, self.share + 1) if self.share % rows == 0]
+        sizes = range(self.work.group, self.share + 1, self.work.group)
+        self.divisors = [rows for rows in sizes if self.share % rows == 0]
         """Sizes that a micro-batch can have."""
         rows: Sequence[int] = range(self.work.num_examples)
         if (lengths := self.work.lengths) is not None:
