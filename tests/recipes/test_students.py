@@ -109,7 +109,11 @@ def test_what_is_refused(recipe, home, tmp_path, teachers, folder_of) -> None:
     bart = folder_of("bart", "LacunaForConditionalGeneration")
     for teacher, more, message in (
         (tmp_path / "none", (), "--teacher: there is no folder"),
-        (encoder, ("--tokenizer", other), "--tokenizer cannot be combined with --teacher, whose tokenizer reads the text"),
+        (
+            encoder,
+            ("--tokenizer", other),
+            "--tokenizer cannot be combined with --teacher, whose tokenizer reads the text",
+        ),
         (encoder, ("--sequence_length", 65), "--sequence_length 65 is more than the 64 positions of --teacher"),
         (encoder, ("--objective", "clm"), "is a LacunaForMaskedLM, and --objective clm is learned from a class that"),
         (decoder, (), "ends in ForMaskedLM or ForPreTraining: use --objective clm"),
