@@ -32,10 +32,10 @@ test-slow: install ## Run the slow tests too
 	@echo "== test-slow: pytest, with the slow ones"
 	@LACUNA_EXAMPLES=1 $(BIN)/python -m pytest
 
-test-extras: install ## Install wandb, trackio, lm_eval, gensim and a notebook's kernel and run their tests, minutes
+test-extras: install ## Install wandb, trackio, lm_eval, trl, gensim and a notebook's kernel and run their tests, minutes
 	@echo "== test-extras: versions from constraints.txt, then pytest"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[wandb,trackio,harness,notebook,vectors]"
-	@$(BIN)/python -m pytest -rs tests/training/test_trackers.py tests/recipes/test_lm_eval.py tests/test_notebook.py \
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[wandb,trackio,harness,trl,notebook,vectors]"
+	@$(BIN)/python -m pytest -rs tests/training/test_trackers.py tests/recipes/test_lm_eval.py tests/interop/test_trl.py tests/test_notebook.py \
 		tests/evaluation/test_word_vectors.py tests/benchmarks/test_transfer.py
 
 soak: install ## Kill runs at random and take them up again, until they end equal to the bit; a few minutes
