@@ -124,7 +124,7 @@ def fused_attention_forward(
     if packing is not None:
         return packed_attention_forward(module, query, key, value, packing, is_causal=is_causal, **options)
     length, seen = query.shape[2], key.shape[2]
-    if not _is_dense(query, length=length, seen=seen, dropout=dropout):
+    if "cache" in kwargs or not _is_dense(query, length=length, seen=seen, dropout=dropout):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options, **kwargs)
     bias = attention_mask
     if bias is None and length > 1 and is_causal:

@@ -433,6 +433,10 @@ class LacunaDecoder(LacunaStack):
             encoder_hidden_states, encoder_attention_mask: [B, S, C] and [B, S], what cross-attention sees.
             encoder_documents: numbers of the documents in packed rows of the encoder [B, S].
         """
+        layer_types = self.config.layer_types_of(self.stack)  # not of the layers, which may be on other devices
+        if kwargs.get("cache") is not None:  # continuous batching: requests end to end, with a mask of its own
+            is_causal, masks = None, attention_mask
+            attention_mask = masks if isinstance(masks, dict) else dict.fromkeys(layer_types, masks)
         is_causal = not self.config.hybrid if is_causal is None else is_causal
         if not is_causal:
             kwargs["is_causal"] = False  # attention functions take it from the module, unless they are told
@@ -453,7 +457,6 @@ class LacunaDecoder(LacunaStack):
 
         # The number is read here, since early exit (`assistant_early_exit`) lowers it for some of the calls.
         depth = self.config.num_decoder_layers if self.prefix else self.config.num_hidden_layers
-        layer_types = self.config.layer_types_of(self.stack)  # not of the layers, which may be on other devices
         for layer_type, layer in zip(layer_types, self.layers[:depth], strict=False):
             hidden_states = layer(
                 hidden_states,

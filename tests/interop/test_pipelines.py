@@ -145,13 +145,32 @@ def test_feature_extraction(family: str, head: str, checkpoint, run, forward) ->
 
 
 @pytest.mark.slow
-def test_a_native_decoder_writes_in_batches_that_never_end(checkpoint) -> None:
-    """Continuous batching, the entry of servers: the tokens of `generate`. Our own classes have no paged masks."""
-    ours = modeling.LacunaForCausalLM.from_pretrained(checkpoint("qwen3", "LacunaForCausalLM"))
-    model = ours.to_native().eval()
-    how = transformers.GenerationConfig(max_new_tokens=5, do_sample=False, pad_token_id=0, eos_token_id=319)
-    prompts = [[5, 6, 7, 8], [9, 10, 11]]
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("gpt2", {}),
+        ("llama", {}),
+        ("qwen3", {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4}),
+        ("qwen3", {"hybrid": True}),
+    ],
+)
+@pytest.mark.parametrize("native", [True, False])
+def test_a_decoder_writes_in_batches_that_never_end(family: str, fields: dict, implementation: str, native) -> None:
+    """Continuous batching, the entry of servers: the tokens of `generate`, row by row."""
+    if native and fields.get("hybrid"):
+        pytest.skip("a hybrid decoder has no twin")
+    torch.manual_seed(7)
+    sizes = {"vocab_size": 320, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 64, "max_position_embeddings": 64, "initializer_range": 0.4}
+    config = modeling.LacunaConfig.from_family(family, **sizes, tie_word_embeddings=False, **fields)
+    model = modeling.LacunaForCausalLM(config)
+    model = (model.to_native() if native else model).eval()
+    model.set_attn_implementation(implementation)
+    how = transformers.GenerationConfig(max_new_tokens=8, do_sample=False, pad_token_id=0, eos_token_id=319)
+    prompts = [[5, 6, 7, 8, 11, 13], [9, 10, 11], [3, 4]]
     found = model.generate_batch(inputs=prompts, generation_config=how)
     for given, answer in zip(prompts, found.values(), strict=True):
         expected = model.generate(torch.tensor([given]), generation_config=how)[0, len(given) :].tolist()
+        assert len(set(expected)) > 1  # or a model that repeats itself would prove nothing
         assert answer.generated_tokens == expected
