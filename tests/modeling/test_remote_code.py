@@ -42,6 +42,7 @@ for room in sorted(ROOMS):
         continue
     raise SystemExit(f"{room} can be imported: this process proves nothing")
 
+import tokenizers
 import torch
 import transformers
 from safetensors.torch import load_file
@@ -107,6 +108,9 @@ try:
     found["trusted_unasked"] = True
 except ValueError:
     found["trusted_unasked"] = False
+words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"gap": 0, "[UNK]": 1}, unk_token="[UNK]"))
+transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
+found["tokens"] = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)("gap").input_ids
 found["ours"] = sorted(name for name in sys.modules if name.split(".")[0] in ROOMS)
 Path(sys.argv[2]).write_text(json.dumps(found))
 '''
@@ -206,6 +210,7 @@ def found(saved, tmp_path_factory) -> dict:
 def test_the_stranger_had_nothing_of_ours(found: dict) -> None:
     assert found["ours"] == []
     assert found["trusted_unasked"] is False
+    assert found["tokens"] == [0]  # a tokenizer runs no code, and is not held back by the model's
     for name in CHECKPOINTS:
         assert found[name]["config_module"].startswith("transformers_modules.")
         for head in found[name]["heads"].values():
