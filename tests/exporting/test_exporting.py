@@ -1,5 +1,6 @@
 """Models in other forms, run by the programs that these are for, beside the models that they were made of."""
 
+import contextlib
 import csv
 import json
 import random
@@ -239,6 +240,34 @@ def test_what_llama_cpp_would_read_differently_is_refused(saved, family, head, o
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 
+def test_the_table_of_families_and_heads(tmp_path: Path) -> None:
+    """docs/interoperability.md says which leave without our code, and which llama.cpp runs; each cell is tried."""
+    pytest.importorskip("gguf")
+    page = (Path(__file__).parents[2] / "docs/interoperability.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if "`Lacuna" in line or "| `bert`" in line]
+    (_, *families), *rows = [[cell.strip("`") for cell in row] for row in rows]
+    table = {(head, family): what for head, *cells in rows for family, what in zip(families, cells, strict=True)}
+    tokenizer = train_bpe(documents=TEXTS, vocab_size=300, pattern="gpt2")
+    found = {}
+    for family in modeling.FAMILIES:
+        config = LacunaConfig.from_family(family, **SMALL, vocab_size=len(tokenizer))
+        shape = "decoder" if config.shape == "decoder" else "encoder"
+        adapted = adapt_tokenizer(tokenizer=tokenizer, shape=shape, segments=False, max_length=128)
+        for head in {head for heads in modeling.HEADS.values() for head in heads.values()}:
+            if head not in config.heads.values():
+                found[head, family] = "none"
+                continue
+            model = getattr(modeling, head)(config)
+            found[head, family] = "ours"
+            with contextlib.suppress(modeling.ConversionError):
+                model = model.to_native()
+                found[head, family] = "native"
+            with contextlib.suppress(InputError):
+                formats.write_gguf(model=model, tokenizer=adapted, folder=tmp_path, quantize=None)
+                found[head, family] += ", GGUF"
+    assert table == found
+
+
 SCRIPTS = [(0xA1, 0x24F), (0x370, 0x3FF), (0x400, 0x4FF), (0x5D0, 0x5EA), (0x620, 0x64A), (0x905, 0x96F)]
 SCRIPTS += [(0xE01, 0xE5B), (0x10D0, 0x10FF), (0x3041, 0x30FF), (0x4E00, 0x9FA5), (0xAC00, 0xD7A3), (0x1F300, 0x1F5FF)]
 """Letters, marks, digits and signs: Latin, Greek, Cyrillic, Hebrew, Arabic, Devanagari, Thai, Georgian, Kana, Chinese,
@@ -309,6 +338,11 @@ HEADS = [
     ("modernbert", "LacunaModel"),
     ("qwen3", "LacunaForCausalLM"),
     ("bart", "LacunaForConditionalGeneration"),
+    ("bert", "LacunaForNextSentencePrediction"),
+    ("gpt2", "LacunaForSequenceClassification"),
+    ("llama", "LacunaForTokenClassification"),
+    ("bart", "LacunaForQuestionAnswering"),
+    ("vaswani", "LacunaForSequenceClassification"),
 ]
 
 
