@@ -250,13 +250,16 @@ def write_native(*, model: Any, folder: Path, **_: Any) -> Any:
 def write_onnx(*, model: Any, folder: Path, quantize: str | None, example: dict[str, Tensor], **_: Any) -> Any:
     """model.onnx, through the exporter of transformers: any batch size and length, logits only."""
     try:
+        from onnxruntime.quantization import QuantType
         from transformers.exporters import ExportedModel, OnnxConfig, OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
         from transformers.exporters.exporter_onnx import OnnxExporter
 
         exporter = OnnxExporter()
     except ImportError as error:
         raise InputError(f"--format onnx: {error}; install what it needs: pip install -e '.[onnx]'") from error
-    quantizer = OnnxRuntimeQuantizer(OnnxRuntimeDynamicConfig()) if quantize else None
+    # Unsigned: with signed weights, sums of two products saturate in the 16 bits of processors without VNNI.
+    unsigned = OnnxRuntimeDynamicConfig(weight_type=QuantType.QUInt8)
+    quantizer = OnnxRuntimeQuantizer(unsigned) if quantize else None
     exporter.export(model, example, config=OnnxConfig(dynamic=True, quantizer=quantizer)).save_pretrained(folder)
     return ExportedModel.from_pretrained(folder)
 

@@ -442,9 +442,8 @@ class LacunaDecoder(LacunaStack):
             kwargs["is_causal"] = False  # attention functions take it from the module, unless they are told
         inputs: dict[str, Any] = {"past_key_values": past_key_values, "document_bounds": document_bounds}
         inputs |= {"token_type_ids": token_type_ids, "position_ids": position_ids, "inputs_embeds": inputs_embeds}
-        hidden_states, arguments, documents = self.prepare(
-            attention_mask, input_ids=input_ids, is_causal=is_causal, **inputs
-        )
+        inputs |= {"input_ids": input_ids, "is_causal": is_causal}
+        hidden_states, arguments, documents = self.prepare(attention_mask, **inputs)
         cross_mask, cross_packing = build_cross_attention_mask(
             config=self.config,
             hidden_states=hidden_states,

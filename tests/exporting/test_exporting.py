@@ -448,7 +448,7 @@ def test_onnx_in_eight_bits_is_smaller_and_near(saved) -> None:
     found, output = export(folder, "onnx", quantize="int8")
     size = sum(path.stat().st_size for path in output.glob("model.onnx*"))
     assert size < 0.5 * (folder / "model.safetensors").stat().st_size
-    assert found["same_answer"] > 0.8 and 0 < found["largest_difference"] < 0.5 * found["largest_logit"]
+    assert found["same_answer"] > 0.85 and 0 < found["largest_difference"] < 0.5 * found["largest_logit"]
 
 
 @pytest.mark.slow
