@@ -87,6 +87,12 @@ def test_contenders_of_a_table_train_on_the_same_rows(name: str) -> None:
         for batch, first in zip(trainee.batches, ready["lacuna"].batches, strict=True):
             assert torch.equal(batch["input_ids"], first["input_ids"])
     assert [title for title, trainee in ready.items() if "position_ids" in trainee.batches[0]] == ["lacuna"]
+    rates = {module.p for trainee in ready.values() for module in trainee.model.modules() if hasattr(module, "p")}
+    configs = [vars(trainee.model.config).items() for trainee in ready.values()]
+    rates |= {rate for fields in configs for name, rate in fields if "drop" in name and isinstance(rate, float)}
+    assert rates == {0.0}, "all drop nothing"
+    assert all(trainee.bf16 == ready["lacuna"].bf16 for trainee in ready.values())
+    assert all(contender.compiles for contender in GPU[name].values())
 
 
 def test_operations_by_hand() -> None:
