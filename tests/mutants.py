@@ -599,8 +599,8 @@ def write_report(report: Any, fates: list[Fate]) -> None:
     ]
     report.body["mutants"] = [{**vars(each), "mutant": each.mutant and vars(each.mutant)} for each in fates]
     told = (
-        f"Changes that compute the same are not drawn ({EXPLAINED.name} says why). Survivors, and those whose tests "
-        "did not end:"
+        f"It took {report.body['minutes']} minutes. Changes that compute the same are not drawn ({EXPLAINED.name} "
+        "says why). Survivors, and those whose tests did not end:"
     )
     lines = [*table(rates), "", told, "", *table(survivors)]
     report.write("Mutants: lines broken one at a time, and whether a test noticed", lines)
@@ -629,7 +629,9 @@ def main() -> None:
     crew = Crew(folder, sorted(os.sched_getaffinity(0)))
     known = learn(crew, [str(path.relative_to(REPOSITORY)) for path in files_of(options.tests, "test_*.py")], folder)
     mutants = sample(files_of(options.paths, "*.py"), count=options.count, seed=options.seed)
-    write_report(report, try_mutants(crew, mutants, known, deadline=deadline))
+    fates = try_mutants(crew, mutants, known, deadline=deadline)
+    report.body["minutes"] = round(options.minutes - (deadline - time.monotonic()) / 60)
+    write_report(report, fates)
 
 
 if __name__ == "__main__":
