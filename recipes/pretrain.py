@@ -26,7 +26,7 @@ from lacuna.common.private import without_places
 from lacuna.evaluation.probing import Probe, ProbeArguments
 
 WHY = ", the default, which takes any text"
-BETTER = "; if labels will be few, run recipes/finetune_embeddings.py --data on it before fine-tuning"
+BETTER = "; for a classifier of topics with few labels --objective mlm_contrastive is a better start"
 
 
 def read_for(data: Any) -> tuple[list[str], list[dict[str, Any]], list[str]]:

@@ -88,8 +88,8 @@ def test_samples_masks_and_loss_do_not_depend_on_how_a_step_is_divided(home, tmp
     assert one.returncode == 0, one.stderr
     assert "running on 1 process\n" in one.stdout
     said = [line.split("objective: ")[1] for line in one.stdout.splitlines() if "objective: " in line][::2]
-    default = "mlm, the default, which takes any text; if labels will be few, "
-    default += "run recipes/finetune_embeddings.py --data on it before fine-tuning"
+    default = "mlm, the default, which takes any text; for a classifier of topics with few labels "
+    default += "--objective mlm_contrastive is a better start"
     assert said == ["mlm_nsp", default, "clm"]
     more = ["--objective", "mlm_nsp", "--micro_batch_size", 4]
     two = run(home, OBSERVED, both, *options_of(home, tmp_path / "two", *more), num_processes=2)
