@@ -54,8 +54,8 @@ def check_foreign(folder: Path, *, tokenizer: bool = False, weights: bool = Fals
 
 def _check(path: Path) -> None:
     """Refuse what a file of JSON would have a library do, wherever in it that stands."""
-    for key, value in _pairs(read_json(path, dict, list)):
-        why, place = "", (path.name, key)
+    for key, value in _pairs(read_json(path, *[dict, list][: 1 + (path.name == "modules.json")])):
+        why, place, is_part = "", (path.name, key), isinstance(value, dict | list)
         ending = "onnx" if place == ("export.json", "file") else _NAMES.get(key)
         if "config" in path.name and key.startswith("_") and key not in _WRITTEN:
             why = "and sets what is inside a library: remove it"
@@ -69,7 +69,7 @@ def _check(path: Path) -> None:
             why = "no name of a module's folder, as 1_Pooling is: write that"
         elif _ARGUMENTS.fullmatch(key) and isinstance(value, dict) and value.keys() - _HARMLESS:
             why = f"of which only {', '.join(sorted(_HARMLESS))} may be set: remove the others"
-        elif ending and isinstance(value, str) and not re.fullmatch(rf"(?!\.)[^/\\:\0]+\.{ending}", value):
+        elif ending and not is_part and not re.fullmatch(rf"(?!\.)[^/\\:\0]+\.{ending}", str(value)):
             why = f"no plain name of a file that ends with .{ending.split('(')[0]}: put one beside this, and name it"
         if why:
             raise InputError(f"{shown(path)}: {key} is {str(value)[:80]!r}, {why}")
@@ -121,7 +121,7 @@ def without_panic(load: Callable[..., Any], *given: Any, **options: Any) -> Any:
             getattr(loaded, "tokenizer", loaded)("A gap.")
         return loaded
     except BaseException as error:  # a panic is no `Exception`
-        if type(error).__name__ != "PanicException":
+        if type(error).__name__ not in ("PanicException", "Exception"):  # the library raises the latter, too
             raise
-        said = f"its tokenizer.json makes the tokenizers library panic ({str(error)[:99]!r})"
+        said = f"its tokenizer.json makes the tokenizers library fail ({str(error)[:99]!r})"
         raise InputError(f"{said}: copy it again") from None

@@ -15,7 +15,7 @@ import yaml
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, ModelCard, constants
 
 from .errors import HubError, InputError, LacunaError
-from .foreign import read_json
+from .foreign import check_foreign, read_json
 from .options import Arguments, essential
 from .private import leak, without_secrets
 
@@ -36,7 +36,7 @@ _PICTURE = re.compile(r"!\[[^\]]*\]\(([\w-][\w.-]*\.(?:png|jpe?g|svg))\)")
 _NO_TEXT = {".safetensors", ".gguf", ".onnx", ".data", ".png", ".jpg", ".jpeg"}
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 _ADVICE = {
-    400: "cannot use what it was sent, perhaps the head of README.md: mend that",
+    400: "cannot use what it was sent, perhaps --license or the head of README.md: mend that",
     401: f"does not know this login: {_LOG_IN} to a token that is valid and may write",
     403: "does not let this login write there: give its token the permission to write, or name an owner that you are "
     "or belong to",
@@ -133,8 +133,8 @@ def _card_for_hub(folder: Path, *, name: str, revision: str | None, license: str
         if revision and HERE in text:
             text = re.sub(r"(\w\((?:model, )?path)(?=[,)])", rf'\1, revision="{revision}"', text)
         text = text.replace(HERE, f'path = "{name}"')
+        card = ModelCard(text)
         if license:
-            card = ModelCard(text)
             card.data["license"] = license
             text = str(card)
     except (ValueError, yaml.YAMLError):
@@ -156,6 +156,7 @@ def push_model(
     """
     names = files_to_push(folder)
     _refuse_private(folder, names)
+    check_foreign(folder)
     parts: dict[str, Any] = {file: folder / file for file in names}
     if license or "README.md" in names:
         parts["README.md"] = _card_for_hub(folder, name=name, revision=tag or revision, license=license)

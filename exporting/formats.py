@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import torch
 import transformers
+import yaml
 from huggingface_hub import ModelCard
 from torch import Tensor
 
@@ -137,8 +138,11 @@ def export_model(arguments: ExportArguments, texts: Iterable[str]) -> dict[str, 
 def _write_card(folder: Path, found: Mapping[str, Any], *, model: str, commit: str | None) -> None:
     """README.md of an export, with the pictures of the model's own."""
     source = file_of(model, "README.md", revision=commit)
-    about = "" if source is None else source.read_text(encoding="utf-8")
-    (folder / "README.md").write_text(make_card(about, found), encoding="utf-8")
+    try:
+        about = "" if source is None else source.read_text(encoding="utf-8")
+        (folder / "README.md").write_text(make_card(about, found), encoding="utf-8")
+    except (ValueError, yaml.YAMLError):
+        raise InputError(f"{source}, or its head, cannot be read: mend it") from None
     for name in re.findall(r"!\[[^]]*\]\(([\w-]+\.png)\)", about):
         if (picture := file_of(model, name, revision=commit)) is not None:
             shutil.copy(picture, folder / name)
@@ -175,7 +179,7 @@ def _class_of(config: Any, model: str) -> str:
     """The class that the weights are of: of transformers, or an Auto class that knows it."""
     head = next(iter(config.architectures or []), "")
     own = {path.rpartition(".")[2]: name for name, path in (getattr(config, "auto_map", None) or {}).items()}
-    if head not in own and not hasattr(transformers, head or "-"):
+    if head not in own and not hasattr(getattr(transformers, head or "-", None), "from_pretrained"):
         raise InputError(f"--model {model}: its config.json names no class of transformers under architectures")
     return own.get(head, head)
 

@@ -103,6 +103,11 @@ def _add_tensor(writer: Any, name: str, tensor: torch.Tensor, kind: Any) -> None
 
 
 def _describe_decoder(writer: Any, config: Any) -> None:
+    odd = {"attention_bias": config.attention_bias, "use_sliding_window": config.use_sliding_window}
+    odd["is_causal"] = not getattr(config, "is_causal", True)
+    odd["rope_parameters"] = config.rope_parameters.get("rope_type", "default") != "default"
+    if fields := [name for name, is_odd in odd.items() if is_odd]:
+        raise InputError(f"--format gguf: llama.cpp has no place for {fields[0]} of this Qwen3")
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
@@ -138,7 +143,7 @@ def _describe_tokenizer(writer: Any, tokenizer: Any, *, vocab_size: int) -> None
     writer.add_token_merges(words["merges"])
     begin, *_, end = tokenizer("a")["input_ids"]
     instead = {"bos": tokenizer.cls_token_id, "eos": tokenizer.sep_token_id}
-    for name in ("bos", "eos", "sep", "mask", "unk", "pad"):
+    for name in ("bos", "eos", "mask", "unk", "pad"):  # a "sep" llama-cpp-python would put behind every prompt
         number = getattr(tokenizer, f"{name}_token_id")
         number = instead.get(name) if number is None else number
         if number is not None:

@@ -18,8 +18,6 @@ from .checks_lacuna import check_range, refuse_outside
 from .configuration_lacuna import LacunaConfig
 from .kernels_lacuna import attention_function
 
-# -------------------------------------------------------------------------------------------------------------- norms
-
 
 class LacunaRMSNorm(nn.RMSNorm):
     """Root-mean-square norm (https://arxiv.org/abs/1910.07467, equation 4), computed in float32."""
@@ -36,9 +34,6 @@ def build_norm(config: LacunaConfig, *, size: int | None = None) -> nn.Module:
     if config.norm_type == "rms_norm":
         return LacunaRMSNorm(size, eps=config.norm_eps)
     return nn.LayerNorm(size, eps=config.norm_eps, bias=config.norm_bias)
-
-
-# ------------------------------------------------------------------------------------------- projections by their role
 
 
 def is_plain_linear(module: nn.Module) -> bool:
@@ -62,9 +57,6 @@ class LacunaHeadProjection(nn.Linear):
 
 class LacunaClassifier(nn.Linear):
     """The last projection of a task head."""
-
-
-# --------------------------------------------------------------------------------------------------------- embeddings
 
 
 def look_up(table: nn.Embedding, ids: Tensor, *, name: str, field: str, offset: int = 0) -> Tensor:
@@ -143,9 +135,6 @@ class LacunaEmbeddings(nn.Module):
         if self.norm is not None:
             hidden_states = self.norm(hidden_states)
         return self.dropout(hidden_states)
-
-
-# ---------------------------------------------------------------------------------------------------------- attention
 
 
 class LacunaAttention(nn.Module):
@@ -246,9 +235,6 @@ class LacunaAttention(nn.Module):
         return layer.keys, layer.values
 
 
-# ------------------------------------------------------------------------------------------------------- feed-forward
-
-
 class LacunaMLP(nn.Module):
     """`down(act(up(x)))`, or with a gate `down(act(gate(x)) * up(x))` (https://arxiv.org/abs/2002.05202)."""
 
@@ -268,9 +254,6 @@ class LacunaMLP(nn.Module):
         else:
             inner = self.activation(self.gate_proj(hidden_states)) * self.up_proj(hidden_states)
         return self.down_proj(self.dropout(inner))
-
-
-# -------------------------------------------------------------------------------------------------------------- block
 
 
 class LacunaLayer(GradientCheckpointingLayer):

@@ -16,6 +16,7 @@ from typing import Any
 import huggingface_hub
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 FILES, GAP = ["*.json", "*.jsonl", "*.safetensors", "*.txt", "*.jinja", "*.py"], "[GAP]"
@@ -127,7 +128,7 @@ def try_model(model: str, examples: str | None, number: int, revision: str | Non
     tuned = do in (classify, tag, answer) or "name" in settings
     path = Path(examples or folder / ("predictions.jsonl" if tuned else "held_out.jsonl"))
     if not path.is_file():
-        raise ValueError(f"--examples {path}: no such file. Training writes it; name another one, .jsonl or .txt")
+        raise ValueError(f"--examples {path}: no such file (the Hub has none); name another one, .jsonl or .txt")
     lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line][:number]
     rows = [{"text": line} if path.suffix == ".txt" else json.loads(line) for line in lines]
     for row in [] if tuned else rows:  # [MASK] is the gap, or the longest word, or a letter where nothing is between
@@ -150,7 +151,7 @@ def main(words: list[str] | None = None) -> None:
     warnings.simplefilter("ignore")
     try:
         try_model(**vars(parser.parse_args(words)))
-    except (KeyError, OSError, ValueError, SafetensorError) as error:
+    except (KeyError, OSError, TypeError, ValueError, SafetensorError, StrictDataclassError) as error:
         kinds = {KeyError: "--examples: a row has no ", json.JSONDecodeError: "--examples: a line is not JSON: "}
         parser.exit(2, f"error: {kinds.get(type(error), '')}{' '.join(str(error).split())}\n")
 

@@ -376,10 +376,34 @@ NO_SUCH_TOKEN |= {"single": [{"SpecialToken": {"id": "[X]", "type_id": 0}}]}
 )
 def test_a_panic_is_a_message(folder: Path, parts: dict[str, Any]) -> None:
     plant(folder, **parts)
-    with pytest.raises(InputError, match=r"cannot load the tokenizer of --model .* tokenizers library panic"):
+    with pytest.raises(InputError, match=r"cannot load the tokenizer of --model .* tokenizers library fail"):
         load_tokenizer(str(folder))
-    with pytest.raises(InputError, match=r"does not hold a tokenizer that can be read .* tokenizers library panic"):
+    with pytest.raises(InputError, match=r"does not hold a tokenizer that can be read .* tokenizers library fail"):
         load_tokenizer_files(folder)
+
+
+def test_words_that_no_merge_can_make_are_a_message(folder: Path) -> None:
+    broken = {"type": "BPE", "vocab": {"a": 0, "ab": 1}, "merges": [["a", "b"]]}
+    plant(folder, model=broken)
+    with pytest.raises(InputError, match=r"tokenizers library fail .*out of vocabulary"):
+        load_tokenizer(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("config.json", {"hidden_size": "many"}, "cannot be read: .*hidden_size"),
+        ("tokenizer_config.json", [], "tokenizer_config.json cannot be read as JSON"),
+        ("model.safetensors.index.json", {"weight_map": {"a": 3}}, "weight_map is '3', no plain name"),
+    ],
+)
+def test_values_of_a_wrong_kind_are_a_message(folder: Path, name: str, content: Any, said: str) -> None:
+    if isinstance(content, dict):
+        change(folder / name, **content)
+    else:
+        (folder / name).write_text(json.dumps(content))
+    with pytest.raises(InputError, match=said):
+        open_all(folder)
 
 
 TWICE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}

@@ -122,6 +122,22 @@ def test_a_folder_without_a_model_is_refused(hub: HubServer, folder: Path) -> No
     assert hub.requests == []
 
 
+def test_a_link_out_of_the_folder_is_refused(hub: HubServer, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "private.json").write_text("{}")
+    (folder / "results.json").unlink(missing_ok=True)
+    (folder / "results.json").symlink_to(tmp_path / "private.json")
+    with pytest.raises(InputError, match=r"results\.json is a link out of its folder"):
+        push_model(folder=folder, name="me/gaps")
+    assert hub.requests == []
+
+
+def test_a_head_that_cannot_be_read_is_found_before_anything_is_sent(hub: HubServer, folder: Path) -> None:
+    (folder / "README.md").write_text("---\n: [\n---\nA gap.\n")
+    with pytest.raises(InputError, match=r"README\.md, or its head, cannot be read: mend it"):
+        push_model(folder=folder, name="me/gaps")
+    assert hub.requests == []
+
+
 def test_public_is_said(hub: HubServer, folder: Path) -> None:
     assert not push_model(folder=folder, name=NAME, public=True).private
     with pytest.raises(InputError, match="me/model is there already, and everybody sees it: add --public") as caught:
@@ -312,7 +328,9 @@ def test_logins_that_may_not_write(hub: HubServer, folder: Path, monkeypatch: py
 
 def test_a_card_that_the_hub_refuses(hub: HubServer, folder: Path) -> None:
     (folder / "README.md").write_text("no head")
-    with pytest.raises(HubError, match=r"HTTP 400.*perhaps the head of README.md: mend that. It says: no head"):
+    with pytest.raises(
+        HubError, match=r"HTTP 400.*perhaps --license or the head of README.md: mend that. It says: no head"
+    ):
         push_model(folder=folder, name=NAME)
 
 

@@ -230,6 +230,12 @@ def test_llama_cpp_makes_the_same_vectors_of_a_text(saved) -> None:
         ("qwen3", "LacunaForCausalLM", {"pattern": "modern"}, "does not know how this tokenizer cuts.*--pattern gpt2"),
         ("qwen3", "LacunaForCausalLM", {"normalizer": "nfkc"}, "normalizes text first.*--normalizer none"),
         ("modernbert", "LacunaForMaskedLM", {}, "family modernbert, saved natively, and this is a LacunaForMaskedLM"),
+        (
+            "qwen3",
+            "LacunaForCausalLM",
+            {"layer_types": ["sliding_attention"] * 3, "sliding_window": 4},
+            "no place for",
+        ),
     ],
 )
 def test_what_llama_cpp_would_read_differently_is_refused(saved, family, head, options, reason) -> None:
@@ -302,6 +308,29 @@ def test_llama_cpp_sees_the_same_tokens_and_computes_the_same(saved) -> None:
             expected = model(torch.tensor([ids])).logits[0]
         found = torch.from_numpy(llama.scores[: len(ids)].copy())
         torch.testing.assert_close(found, expected, rtol=0, atol=0.02 * float(expected.abs().max()))
+    answer = llama(TEXTS[1], max_tokens=8, temperature=0)
+    ids = torch.tensor([tokenizer(TEXTS[1])["input_ids"]])
+    written = model.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :]
+    assert answer["usage"]["prompt_tokens"] == ids.shape[1], "nothing stands behind the prompt"
+    expected_text = tokenizer.decode(written, skip_special_tokens=True).replace("\ufffd", "")  # parts of characters
+    assert answer["choices"][0]["text"] == expected_text
+
+
+@pytest.mark.parametrize("head", ["---\n: [\n---\n", b"\xff\xfe"])
+def test_a_card_that_cannot_be_read_is_told(saved, head: str | bytes) -> None:
+    folder = saved("modernbert", "LacunaForMaskedLM")
+    (folder / "README.md").write_bytes(head.encode() if isinstance(head, str) else head)
+    with pytest.raises(InputError, match=r"README\.md, or its head, cannot be read: mend it"):
+        export(folder, "native")
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def test_an_architecture_that_is_no_class_is_told(saved) -> None:
+    folder = saved("bert", "LacunaForMaskedLM", native=True)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["set_seed"]}))
+    with pytest.raises(InputError, match="names no class of transformers under architectures"):
+        export(folder, "onnx")
 
 
 @pytest.mark.parametrize("known", [True, False])
