@@ -120,7 +120,9 @@ def _refuse_private(folder: Path, names: Sequence[str]) -> None:
     """InputError where a token, a password or a path of a home folder stands in a file; it names the line only."""
     secrets = [token] if (token := huggingface_hub.get_token()) else []
     for name in (name for name in names if Path(name).suffix not in _NO_TEXT):
-        if found := leak((folder / name).read_text(encoding="utf-8", errors="replace"), secrets=secrets):
+        text = (folder / name).read_text(encoding="utf-8", errors="replace")
+        text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), text)  # as JSON may write it
+        if found := leak(text, secrets=secrets):
             line, what = found
             raise InputError(f"{folder / name}:{line} holds {what}: remove it; nothing was pushed")
 

@@ -59,16 +59,14 @@ CLAIMS: dict[str, list[str]] = {
         "with an F1 of {transfer[models][runs/novels_20_minutes][3][pretrained][0]:.3f} "
         "({transfer[models][runs/novels_20_minutes][3][first_weights][0]:.3f} from first weights, "
         "{transfer[models][runs/novels_20_minutes][3][words]:.3f} a linear model)",
-        "has an accuracy of {teacher-tried[rows][0][soup]}, where one run has {teacher-tried[rows][0][classifier]}, "
-        "first weights {teacher-tried[rows][0][first weights]}, TF-IDF of words with logistic regression "
-        "{teacher-tried[rows][0][TF-IDF of words]}, and TF-IDF that knows parts of words too "
-        "{teacher-tried[rows][0][with parts of words]}. Once",
-        "from these too is at {teacher-tried[rows][0][taught]} (",
-        "the encoder of the demo is at {passages-tried[rows][1][accuracy]} after it and at "
-        "{passages-tried[rows][0][accuracy]} without, TF-IDF at "
-        "{passages-tried[rows][0][TF-IDF with parts of words]} (",
-        "With 3,440 labels such a mean is at {teacher-tried[rows][3][soup]} and TF-IDF at "
-        "{teacher-tried[rows][3][with parts of words]}. Asked for the default of a parameter, it has an F1 of "
+        "has an accuracy of {objective-contrastive-tried[rows][4][accuracy]}, and one run "
+        "{objective-contrastive-tried[rows][2][accuracy]}. After masked tokens alone (`mlm`) one run has "
+        "{objective-contrastive-tried[rows][1][accuracy]}; TF-IDF",
+        "without any pretraining, has {objective-contrastive-tried[rows][10][accuracy]} (",
+        "too is at {objective-contrastive-tried[rows][5][accuracy]}, in",
+        "one run is at {objective-contrastive-tried[rows][7][accuracy]} and TF-IDF at "
+        "{objective-contrastive-tried[rows][11][accuracy]}: it",
+        "Asked for the default of a parameter, an encoder of masked tokens has an F1 of "
         "{transfer-own-default[models][runs/own_mlm][2][pretrained][0]:.3f} "
         "({transfer-own-default[models][runs/own_mlm][2][first_weights][0]:.3f} from first weights)",
         "an encoder that does has a held-out loss of {distillation-tried[rows][7][held-out loss]}, "

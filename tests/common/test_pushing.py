@@ -238,6 +238,7 @@ def test_only_the_newest_of_those_that_wait_is_pushed(monkeypatch: pytest.Monkey
         ("README.md", f"---\n---\nlogin {TOKEN}\n", "an access token"),
         ("README.md", "---\n---\nlogin hf_abcdefghijklmnopqrstuvwxyz12345678\n", "an access token"),
         ("results.json", '{\n"a": 1,\n"b": "https://anna:pass@host/x"}', "a password"),
+        ("config.json", '{\n\n"a": "hf\\u005fabcdefghijklmnopqrstuvwxyz12345678"}', "an access token"),
         ("tokenizer_config.json", '{\n"a": 1,\n"name_or_path": "/home/anna/run"}', "a path of a home folder"),
         ("config.json", '{\n"auto_map": {},\n"_name": "C:\\\\Users\\\\anna"}', "a path of a home folder"),
         ("modeling_lacuna.py", '\n\nX = "file:///Users/anna/x"\n', "a path of a home folder"),
