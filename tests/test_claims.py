@@ -107,7 +107,6 @@ CLAIMS: dict[str, list[str]] = {
 }
 FACTS: dict[str, list[str]] = {
     "README.md": [
-        "for as many steps as ten minutes on two cores make",
         "With the steps of 20 minutes on two quiet cores",
     ],
     "docs/corpus.md": [
