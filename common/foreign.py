@@ -54,7 +54,7 @@ def check_foreign(folder: Path, *, tokenizer: bool = False, weights: bool = Fals
 
 def _check(path: Path) -> None:
     """Refuse what a file of JSON would have a library do, wherever in it that stands."""
-    for key, value in _pairs(read_json(path, *[dict, list][: 1 + (path.name == "modules.json")])):
+    for key, value in _pairs(read_json(path, list if path.name == "modules.json" else dict)):
         why, place, is_part = "", (path.name, key), isinstance(value, dict | list)
         ending = "onnx" if place == ("export.json", "file") else _NAMES.get(key)
         if "config" in path.name and key.startswith("_") and key not in _WRITTEN:

