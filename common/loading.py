@@ -12,12 +12,7 @@ from typing import Any
 import huggingface_hub
 import torch
 import transformers
-from huggingface_hub.errors import (
-    HFValidationError,
-    LocalEntryNotFoundError,
-    RemoteEntryNotFoundError,
-    StrictDataclassError,
-)
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RemoteEntryNotFoundError
 from safetensors import SafetensorError
 from tqdm import tqdm
 
@@ -149,7 +144,7 @@ def load_configuration(model: str, *, trust_remote_code: bool = False, revision:
     options = {"trust_remote_code": trust_remote_code, "revision": revision or "main"}
     try:
         return transformers.AutoConfig.from_pretrained(model, **options)
-    except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as error:
+    except (OSError, ValueError, KeyError, TypeError, huggingface_hub.errors.StrictDataclassError) as error:
         raise InputError(missing_folder(model) or f"--model {model} cannot be read: {first_line(error)}") from error
 
 

@@ -261,7 +261,7 @@ def write_onnx(*, model: Any, folder: Path, quantize: str | None, example: dict[
         exporter = OnnxExporter()
     except ImportError as error:
         raise InputError(f"--format onnx: {error}; install what it needs: pip install -e '.[onnx]'") from error
-    # Unsigned: with signed weights, sums of two products saturate in the 16 bits of processors without VNNI.
+    # Unsigned: with signed weights, sums of two products may saturate in the 16 bits of processors without VNNI.
     unsigned = OnnxRuntimeDynamicConfig(weight_type=QuantType.QUInt8)
     quantizer = OnnxRuntimeQuantizer(unsigned) if quantize else None
     exporter.export(model, example, config=OnnxConfig(dynamic=True, quantizer=quantizer)).save_pretrained(folder)
