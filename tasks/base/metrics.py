@@ -21,8 +21,11 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def normalize_answer(text: str) -> str:
-    """Lower case, without ASCII punctuation, English articles and surplus blanks (Rajpurkar et al. 2016)."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    """Lower case, without ASCII punctuation, English articles and surplus blanks (Rajpurkar et al. 2016).
+
+    Where that leaves nothing, the text as it is, unlike in SQuAD's scripts, for which `()` and `{}` are one answer.
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()) or text.strip()
 
 
 def exact_match(prediction: str, answer: str) -> float:
@@ -31,20 +34,12 @@ def exact_match(prediction: str, answer: str) -> float:
 
 
 def token_f1(prediction: str, answer: str) -> float:
-    """F1 of the bags of normalized words; 0.0 when they share none, as two empty texts do in SQuAD's script 1.1."""
+    """F1 of the bags of normalized words, never less than `exact_match`: 1.0 for two empty texts."""
     predicted, wanted = normalize_answer(prediction).split(), normalize_answer(answer).split()
+    if predicted == wanted:
+        return 1.0
     shared = sum((Counter(predicted) & Counter(wanted)).values())
-    if not shared:
-        return 0.0
-    precision, recall = shared / len(predicted), shared / len(wanted)
-    return 2 * precision * recall / (precision + recall)
-
-
-def squad_v2_f1(prediction: str, answer: str) -> float:
-    """`token_f1` of the script for version 2.0: two texts without words agree, and score 1.0."""
-    if not normalize_answer(prediction) or not normalize_answer(answer):
-        return exact_match(prediction, answer)
-    return token_f1(prediction, answer)
+    return 2 * shared / (len(predicted) + len(wanted))
 
 
 def best_over_answers(score: Callable[[str, str], float], prediction: str, answers: Iterable[str]) -> float:
@@ -52,13 +47,13 @@ def best_over_answers(score: Callable[[str, str], float], prediction: str, answe
     return max(score(prediction, answer) for answer in answers)
 
 
-def answers_with_words(answers: Sequence[str]) -> list[str]:
-    """The answers that version 2.0 counts: an answer without words is none, and "" is right where there is none."""
-    return [text for text in answers if normalize_answer(text)] or [""]
+def answers_or_none(answers: Sequence[str]) -> list[str]:
+    """The answers that version 2.0 counts: blanks are none, and "" is right where there is none."""
+    return [text for text in answers if text.strip()] or [""]
 
 
 def squad(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Exact match and F1 in percent, by the script for SQuAD 1.1; each question has at least one answer."""
+    """Exact match and F1 in percent, as by the script for SQuAD 1.1; each question has at least one answer."""
     pairs = list(zip(predictions, references, strict=True))
     return {
         name: 100.0 * sum(best_over_answers(score, guess, answers) for guess, answers in pairs) / len(pairs)
@@ -73,7 +68,7 @@ def squad_v2(
     no_answer: Sequence[float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Exact match and F1 in percent, by the script for SQuAD 2.0, also for questions with and without an answer alone.
+    """Exact match and F1 in percent, as by the script for SQuAD 2.0, also for questions with and without an answer alone.
 
     Predicted are the best texts, also where "no answer" is more likely: a question for which that, `no_answer`, is
     above the `threshold` counts as not answered. A question without answers cannot be answered.
@@ -81,10 +76,10 @@ def squad_v2(
     refused = [value > threshold for value in no_answer] if no_answer is not None else [False] * len(predictions)
     scores = {
         name: [
-            float(not answers) if is_refused else best_over_answers(score, guess, answers_with_words(answers))
+            float(not answers) if is_refused else best_over_answers(score, guess, answers_or_none(answers))
             for guess, answers, is_refused in zip(predictions, references, refused, strict=True)
         ]
-        for name, score in (("exact_match", exact_match), ("f1", squad_v2_f1))
+        for name, score in (("exact_match", exact_match), ("f1", token_f1))
     }
     parts = {
         "": list(range(len(references))),
@@ -105,7 +100,7 @@ def tuned_threshold(
     """The threshold of `squad_v2` with the best F1, half-way between two questions so that rounding moves none."""
     gains: dict[float, float] = {}
     for guess, answers, value in zip(predictions, references, no_answer, strict=True):
-        gain = best_over_answers(squad_v2_f1, guess, answers_with_words(answers)) - float(not answers)
+        gain = best_over_answers(token_f1, guess, answers_or_none(answers)) - float(not answers)
         gains[value] = gains.get(value, 0.0) + gain  # over "no answer"
     values = sorted(gains)
     answered = int(np.argmax(np.cumsum([0.0, *(gains[value] for value in values)])))  # so many of the values

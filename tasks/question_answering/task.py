@@ -196,7 +196,7 @@ class QuestionAnswering(Task):
             given = {"id": asked.id, "question": asked.question, "context": asked.context}
             found = {name: answer[name] for name in ("prediction", "start", "end")}
             sure = {"probability": round(answer["probability"], 6)}
-            answers = metrics.answers_with_words(asked.answers) if self.may_have_none else asked.answers
+            answers = metrics.answers_or_none(asked.answers) if self.may_have_none else asked.answers
             right = bool(metrics.best_over_answers(metrics.exact_match, answer["prediction"], answers))
             gold = list(dict.fromkeys(asked.answers))
             readable.append({**given, "gold": gold, **found, **sure, "correct": right})
