@@ -18,6 +18,7 @@ class Work:
     metric: str = "loss"  # name, among those of `summarize`, of the metric that judges a model
     greater_is_better: bool = False
     group: int = 1  # how many samples that follow one another have their loss in common, and share a micro-batch
+    least_examples: int = 3_000  # that fine-tuning without a limit sees of few rows, in more passes then
     blends_few_rows: bool = False  # whether by default the mean of three runs is kept where rows are few
 
     @property

@@ -99,8 +99,8 @@ class TrainingArguments(Arguments):
     max_tokens: int | None = _length(None, "Stop after this many tokens, padding not counted.", advanced=True)
     max_epochs: float | None = _length(
         None,
-        "Stop after this many epochs. Default without another limit: 3; with fewer than 1,000 rows as many as make "
-        "3,000 examples, but at most 30.",
+        "Stop after this many epochs. Default without another limit: 3; of few rows as many as make 3,000 examples, "
+        "or 25,000 questions, but at most 30.",
     )
     batch_size: Numbers = _optimizer(
         Numbers(64),

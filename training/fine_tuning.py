@@ -24,7 +24,7 @@ from .optimizers.adapters import num_weights, prepare
 from .optimizers.averages import Soup
 from .optimizers.schedules import with_rate
 from .reports.page import ending
-from .stages import LEAST_EXAMPLES, resolve
+from .stages import resolve
 
 SHOWN = 5  # examples that `--dry_run` shows
 MOST_BLENDED = 20e6  # weights of a model that is trained three times without being asked
@@ -119,7 +119,7 @@ def _runs_for(model: nn.Module, work: Work, arguments: FineTuningArguments) -> d
     """How many runs there are where nobody says so: three of few rows, where their mean pays and takes little time."""
     limits = ("max_steps", "max_epochs", "max_minutes", "max_tokens", "save_steps", "save_minutes", "resume")
     asked = any(getattr(arguments, name) for name in (*limits, "early_stopping_patience", "lora_rank"))
-    few = work.blends_few_rows and work.num_examples <= LEAST_EXAMPLES and num_weights(model) <= MOST_BLENDED
+    few = work.blends_few_rows and work.num_examples <= work.least_examples and num_weights(model) <= MOST_BLENDED
     if not few or asked or arguments.average != "best":
         return {"seeds": 1}
     if is_main_process():
@@ -211,8 +211,8 @@ def fell_short(results: dict[str, float], work: Work) -> list[str]:
             soup = "" if f"alone_{metric}" in results else "take the mean of three runs (--seeds 3 --soup), "
             return [
                 f"warning: by {metric}, {simple} is as good or better. Give the model more rows or passes "
-                f"(--max_epochs), {soup}pretrain it for longer or on text of this kind (pretrain.py --for), or use "
-                f"{simple}"
+                f"(--max_epochs), {soup}pretrain it on text of this kind (pretrain.py --for; for topics with few "
+                f"labels --objective mlm_contrastive), or use {simple}"
             ]
     return []
 

@@ -12,8 +12,7 @@ from .environment import processes
 from .order import Grouping
 
 _SAMPLED_ROWS = 512
-LEAST_EXAMPLES, MOST_PASSES = 3_000, 30.0
-"""Examples that a run without a limit sees of few rows, in three passes or more but no more than these."""
+LEAST_PASSES, MOST_PASSES = 3.0, 30.0  # of a run without a limit; in between, what makes `Work.least_examples`
 _TOKENS_A_MINUTE = 300_000  # a tiny encoder, without bf16
 Works = Sequence[tuple[float, Work]]  # each with the share of the run from which on it is learned, the first 0
 MOST_EPOCHS = 100  # passes over the data in one step; more is a slip of the keyboard
@@ -37,7 +36,8 @@ def resolve(
     stages = make_stages(arguments=arguments, works=works, num_processes=num_processes)
     epochs = arguments.max_epochs
     if not (epochs or arguments.max_steps or arguments.max_minutes or arguments.max_tokens):
-        epochs = min(max(3.0, LEAST_EXAMPLES / works[-1][1].num_examples), MOST_PASSES)
+        work = works[-1][1]
+        epochs = min(max(LEAST_PASSES, work.least_examples / work.num_examples), MOST_PASSES)
     # Rounded first: one part in 10^9 too many, from rounding in between, would be a whole step.
     limits = [] if epochs is None else [math.ceil(round(epochs / epochs_per_step(stages), 6))]
     if arguments.max_tokens is not None:

@@ -48,6 +48,8 @@ class QuestionAnswering(Task):
     """Spans that are kept of each window."""
     name, metric = "question_answering", "f1"
     objective = "fine-tuning for question answering"
+    least_examples = 25_000
+    """To find in the context what the question names takes a small model many passes."""
     auto_class = "AutoModelForQuestionAnswering"
     default_length = 384
     probability_note = (

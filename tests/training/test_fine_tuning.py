@@ -178,7 +178,7 @@ def test_few_rows_are_learned_three_times_unless_something_is_asked_for(monkeypa
 
 def test_a_classifier_of_few_rows_is_a_soup(tuning_options, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(Judged, "blends_few_rows", True)
-    monkeypatch.setattr("lacuna.training.stages.LEAST_EXAMPLES", 48)
+    monkeypatch.setattr(Judged, "least_examples", 48)
     results = tune(replace(tuning_options(output_dir=str(tmp_path / "run")), max_steps=None, seed=0))
     runs = [
         json.loads((tmp_path / "run" / name / "run.json").read_text())["arguments"]

@@ -504,6 +504,9 @@ def test_limits_are_resolved_by_hand(options, new_work) -> None:
     assert resolved(num_examples=1601, max_steps=None)[0].max_steps == 601  # three epochs in batches of 8: 600.4 steps
     assert resolved(num_examples=500, max_steps=None)[0].max_steps == 375  # six epochs make 3,000 examples
     assert resolved(num_examples=60, max_steps=None)[0].max_steps == 225  # thirty epochs, and no more
+    questions = [(0.0, work := new_work(num_examples=2000))]
+    work.least_examples = 25_000
+    assert resolve(options(max_steps=None), questions, num_processes=1)[0].max_epochs == 12.5
     assert resolved(max_steps=5, max_epochs=1)[0].max_steps == 5
     assert resolved(max_steps=50, max_epochs=1)[0].max_steps == 13
     assert resolved(max_steps=None, max_minutes=1)[0].max_steps is None
