@@ -67,8 +67,8 @@ CLAIMS: dict[str, list[str]] = {
         "too is at {objective-contrastive-tried[rows][6][accuracy]}, in",
         "one run is at {objective-contrastive-tried[rows][8][accuracy]} and TF-IDF at "
         "{objective-contrastive-tried[rows][12][accuracy]}: it",
-        "of the same text answers {questions-tried[rows][1][after 12]} % of the questions exactly after twelve passes over "
-        "two thousand others, first weights {questions-tried[rows][2][after 12]} % (",
+        "of the same text answers {questions-tried[rows][1][after 12]} % of the questions exactly after twelve passes "
+        "over two thousand others, first weights {questions-tried[rows][2][after 12]} % (",
         "an encoder that does has a held-out loss of {distillation-tried[rows][7][held-out loss]}, "
         "one that learns alone {distillation-tried[rows][6][held-out loss]}, and token frequencies "
         "{distillation-tried[rows][9][held-out loss]} (",

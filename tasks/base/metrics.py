@@ -68,7 +68,7 @@ def squad_v2(
     no_answer: Sequence[float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Exact match and F1 in percent, as by the script for SQuAD 2.0, also for questions with and without an answer alone.
+    """Exact match and F1 in percent, as by the script for SQuAD 2.0, also of questions with an answer and without.
 
     Predicted are the best texts, also where "no answer" is more likely: a question for which that, `no_answer`, is
     above the `threshold` counts as not answered. A question without answers cannot be answered.
