@@ -175,7 +175,12 @@ def make_pieces(tasks: Iterable[tuple[TextPiece, Path]], *, folder: Path, num_wo
     ):
         try:
             for text, path in tasks:
-                future = pool.submit(make_piece, text=text, path=path.absolute(), folder=folder.absolute())
+                # Workers that this starts inherit the mask: Ctrl-C is for the process that began them.
+                mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+                try:
+                    future = pool.submit(make_piece, text=text, path=path.absolute(), folder=folder.absolute())
+                finally:
+                    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                 places[future] = text.place
                 collect(at_most=num_workers + 1)
             collect(at_most=0)
@@ -192,7 +197,6 @@ def make_pieces(tasks: Iterable[tuple[TextPiece, Path]], *, folder: Path, num_wo
 
 
 def _begin_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that began this one
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
