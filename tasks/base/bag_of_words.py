@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -25,18 +25,24 @@ _WORDS = re.compile(r"\w+")
 _SENTENCES = re.compile(r"(?<=[.!?])\s+")
 
 
-def tfidf(train: Sequence[tuple[str, ...]], held_out: Sequence[tuple[str, ...]]) -> tuple[Any, Any] | None:
-    """TF-IDF of words, pairs of words and three to five characters of a word, of both parts, sparse [rows, features].
+def vectorizer(texts: Iterable[str], **words: Any) -> Any:
+    """Of scikit-learn, not fitted: TF-IDF of words, pairs of words and three to five characters of a word.
 
-    Beyond `MOST_CHARACTERS` of words and pairs alone. None where a column has no words.
+    Where these texts, which are to fit it, have more than `MOST_CHARACTERS`, of words and pairs alone. `words` are
+    options of `TfidfVectorizer` for these.
     """
-    kinds: list[dict[str, Any]] = [{"ngram_range": (1, 2)}, {"analyzer": "char_wb", "ngram_range": (3, 5)}]
-    kinds = kinds[: 1 + (sum(map(len, chain.from_iterable(train))) <= MOST_CHARACTERS)]
+    kinds: list[dict[str, Any]] = [{"ngram_range": (1, 2), **words}, {"analyzer": "char_wb", "ngram_range": (3, 5)}]
+    kinds = kinds[: 1 + (sum(map(len, texts)) <= MOST_CHARACTERS)]
+    return make_union(*(TfidfVectorizer(sublinear_tf=True, **kind) for kind in kinds))
+
+
+def tfidf(train: Sequence[tuple[str, ...]], held_out: Sequence[tuple[str, ...]]) -> tuple[Any, Any] | None:
+    """Features of `vectorizer`, of both parts, sparse [rows, features]. None where a column has no words."""
     parts = []
     for texts, others in zip(zip(*train, strict=True), zip(*held_out, strict=True), strict=True):
-        vectorizer = make_union(*(TfidfVectorizer(sublinear_tf=True, **kind) for kind in kinds))
+        words = vectorizer(chain.from_iterable(train))
         try:
-            parts.append((vectorizer.fit_transform(texts), vectorizer.transform(others)))
+            parts.append((words.fit_transform(texts), words.transform(others)))
         except ValueError:  # an empty vocabulary
             return None
     first, second = zip(*parts, strict=True)

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 from scipy.stats import rankdata
-from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor
 
 from lacuna.common.errors import InputError
@@ -28,6 +27,7 @@ from lacuna.tasks.base.arguments import (
     optimizer_option,
     rest_option,
 )
+from lacuna.tasks.base.bag_of_words import vectorizer
 from lacuna.tasks.base.columns import TEXT, Column, Layout, only_ones
 from lacuna.tasks.base.features import WORDS, records, tokenize
 from lacuna.tasks.base.metrics import correlation
@@ -310,9 +310,9 @@ class Embeddings(Task):
         return self._found
 
     def baseline(self) -> dict[str, float]:
-        """The same with the words of the texts, weighted by their rarity in training, in place of a model."""
+        """The same with words and parts of words, weighted by their rarity in training, in place of a model."""
         texts = [text for item in self.train_items for text in item.texts]
-        words = TfidfVectorizer(tokenizer=WORDS.findall, token_pattern=None).fit(texts)
+        words = vectorizer(texts, tokenizer=WORDS.findall, token_pattern=None).fit(texts)
         return self._measure(lambda texts: csr_array(words.transform(texts)))[1]
 
     # For people
