@@ -67,8 +67,8 @@ CLAIMS: dict[str, list[str]] = {
         "too is at {objective-contrastive-tried[rows][6][accuracy]}, in",
         "one run is at {objective-contrastive-tried[rows][8][accuracy]} and TF-IDF at "
         "{objective-contrastive-tried[rows][12][accuracy]}: it",
-        "of the same text answers {questions-tried[rows][1][after 12]} % and {questions-tried[rows][3][after 12]} % of "
-        "the questions exactly (two random splits) after twelve passes over two thousand others, first weights "
+        "of the same text answers {questions-tried[rows][1][after 12]} % and {questions-tried[rows][3][after 12]} % "
+        "of the questions exactly (two random splits) after twelve passes over two thousand others, first weights "
         "{questions-tried[rows][2][after 12]} % and {questions-tried[rows][4][after 12]} %, and the best guess "
         "{questions-tried[rows][12][exact match, today's rule]} % and "
         "{questions-tried[rows][14][exact match, today's rule]} % (",
