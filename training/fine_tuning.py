@@ -14,7 +14,7 @@ from torch import nn
 from lacuna.common.files import hold, write_text
 from lacuna.common.hub import push_trained
 from lacuna.common.private import shown_command
-from lacuna.common.work import Work
+from lacuna.common.work import BESIDE, Work
 
 from .arguments import FineTuningArguments
 from .checkpoints.resuming import claim_output_dir, refusal
@@ -188,9 +188,7 @@ def outcome(results: dict[str, float]) -> list[str]:
             " ± ": f"{name}_std",
             "   kept ": f"best_seed_{metric}",
             "   one run alone ": f"alone_{metric}",
-            "   before training ": f"start_{metric}",
-            "   without a model ": f"baseline_{metric}",
-            "   bag of words ": f"words_{metric}",
+            **{f"   {what} ": f"{part}_{metric}" for part, what in BESIDE.items()},
         }
         lines.append(line + "".join(f"{what}{results[key]:.4f}" for what, key in beside.items() if key in results))
     if "best_seed" in results:

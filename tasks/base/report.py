@@ -15,6 +15,7 @@ import numpy as np
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from lacuna.common.errors import StorageError
+from lacuna.common.work import BESIDE
 from lacuna.tasks.base.rows import write_rows
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ MOST_LABELS = 60
 _WIDEST_MATRIX = 12  # labels that a matrix in text has room for
 _MOST_CONFUSIONS = 20
 _LONGEST_TEXT, _LONGEST_NAME = 300, 28
-_BESIDE = {"start": "before training", "baseline": "without a model", "words": "bag of words"}
-"""What scores are compared with, by the first part of its name in results.json."""
 _ESCAPES = str.maketrans({"\\": "\\\\", "|": "\\|", "<": "&lt;", "*": "\\*"})
 _STYLE = {"text.usetex": False, "font.family": "DejaVu Sans", "font.size": 9.0, "savefig.facecolor": "white"}
 
@@ -103,7 +102,7 @@ def _scores(task: "Task", results: Mapping[str, float]) -> list[str]:
         return ["nothing was held out, so nothing is known of how good the model is"]
     names.sort(key=lambda name: name != task.metric)
     measured = {name.split("_")[0] for name in results}
-    columns = {"eval": "this model", **{part: what for part, what in _BESIDE.items() if part in measured}}
+    columns = {"eval": "this model", **{part: what for part, what in BESIDE.items() if part in measured}}
     values = {name: float(value) for name, value in results.items() if name.split("_")[0] in columns}
     lines = [[name, *(values.get(f"{part}_{name}") for part in columns)] for name in names]
     table = markdown_table(["metric", *columns.values()], lines)

@@ -118,7 +118,7 @@ def train_encoder(
 
     `batch_size` are rows in one step, over all processes; InputError where they do not share it evenly. With
     `eval_steps` 0 it evaluates only at the end. Returns what results.json says: scores before (`start_`), after
-    (`eval_`) and without a model (`baseline_`), steps and seconds.
+    (`eval_`), without a model (`baseline_`) and of both together (`hybrid_`), steps and seconds.
     """
     if batch_size % num_processes:
         raise InputError(f"--batch_size {batch_size} cannot be divided among {num_processes} processes evenly")
@@ -158,7 +158,8 @@ def train_encoder(
         began = time.perf_counter()
         trainer.train()
         seconds = time.perf_counter() - began
-    scores = {**_named("eval", task.scores()), **_named("start", start), **_named("baseline", task.baseline())}
+    parts = {"eval": task.scores(), "start": start, "baseline": task.baseline(), "hybrid": task.hybrid(encoder)}
+    scores = {name: score for part, found in parts.items() for name, score in _named(part, found).items()}
     return {**scores, "steps": trainer.state.global_step, "train_seconds": round(seconds, 2)}
 
 

@@ -6,13 +6,15 @@ Measured is the correlation of cosines with scores, or at which rank a text find
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import datasets
 import numpy as np
 import torch
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, hstack
 from scipy.stats import rankdata
+from sklearn.preprocessing import normalize
 from torch import Tensor
 
 from lacuna.common.errors import InputError
@@ -120,6 +122,8 @@ _SPOKEN = {
     TRIPLES: "triples: two texts that belong together and one that does not",
 }
 CUTOFFS = (1, 5, 10)
+MODEL_WEIGHT = 0.5
+"""Of the cosines of the model beside those of words: the best of five in docs/fine_tuning.md."""
 _QUERIES_AT_ONCE = 256
 
 Vectors = Callable[[Sequence[str]], Any]
@@ -311,9 +315,19 @@ class Embeddings(Task):
 
     def baseline(self) -> dict[str, float]:
         """The same with words and parts of words, weighted by their rarity in training, in place of a model."""
+        return self._measure(self._words())[1]
+
+    def hybrid(self, encoder: Any) -> dict[str, float]:
+        """The same with both: cosines of the words plus `MODEL_WEIGHT` times those of the model."""
+        words, cosines = self._words(), partial(encoder.encode, normalize_embeddings=True, show_progress_bar=False)
+        share = math.sqrt(MODEL_WEIGHT)
+        return self._measure(lambda texts: csr_array(hstack([share * cosines([*texts]), words(texts)])))[1]
+
+    def _words(self) -> Vectors:
+        """TF-IDF, of length 1."""
         texts = [text for item in self.train_items for text in item.texts]
         words = vectorizer(texts, tokenizer=WORDS.findall, token_pattern=None).fit(texts)
-        return self._measure(lambda texts: csr_array(words.transform(texts)))[1]
+        return lambda texts: csr_array(normalize(words.transform(texts)))
 
     # For people
 

@@ -18,7 +18,7 @@ from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
 from lacuna.tasks.base.report import write_results
 from lacuna.tasks.base.rows import as_rows
-from lacuna.tasks.embeddings.task import EMBEDDINGS, EmbeddingArguments, Embeddings, kind_of
+from lacuna.tasks.embeddings.task import EMBEDDINGS, MODEL_WEIGHT, EmbeddingArguments, Embeddings, kind_of
 from lacuna.training.reports.card import encoder_card
 from lacuna.training.reports.log import RunLog
 
@@ -176,6 +176,23 @@ def test_baselines_are_those_of_words(tokenizer):
     assert pairs.baseline()["recall_at_1"] == 1.0 and pairs.records == []
     scored = task(tokenizer, SCORED, eval_rows=SCORED)
     assert scored.baseline()["spearman"] > 0.8
+
+
+def test_words_and_a_model_together(tokenizer):
+    """Half of the cosines of a model are added to those of words."""
+    work = task(tokenizer, PAIRS, eval_rows=PAIRS)
+    drawn = np.random.default_rng(0).normal(size=(2, len(PAIRS), 8))
+    vectors = drawn / np.linalg.norm(drawn, axis=-1, keepdims=True)
+    sides = [[*column] for column in zip(*(row.values() for row in PAIRS), strict=True)]
+    known = dict(zip(sum(sides, []), vectors.reshape(-1, 8), strict=True))
+    encoder = SimpleNamespace(encode=lambda texts, **options: np.array([known[text] for text in texts]))
+    words = work._words()
+    cosines = (words(sides[0]) @ words(sides[1]).T).toarray() + MODEL_WEIGHT * vectors[0] @ vectors[1].T
+    ranks = (cosines >= cosines.diagonal()[:, None]).sum(axis=1)
+    found = work.hybrid(encoder)
+    assert found["recall_at_1"] == np.mean(ranks == 1) and found["mrr_at_10"] == pytest.approx(np.mean(1 / ranks))
+    alone = work._measure(lambda texts: torch.tensor(encoder.encode(texts)))[1]
+    assert alone["mrr_at_10"] < found["mrr_at_10"]
 
 
 def test_the_words_of_a_baseline_keep_their_marks(tokenizer):

@@ -14,6 +14,7 @@ from yaml import YAMLError
 
 from lacuna.common.hub import HERE, HUB_NAME
 from lacuna.common.private import without_places
+from lacuna.common.work import BESIDE
 
 from ..arguments import TrainingArguments
 from ..optimizers.adapters import Adapter, num_weights
@@ -111,7 +112,7 @@ def model_card(
         rows["texts of a task"] = f"{run_info['for_share']:.0%} of the rows, without labels: {', '.join(parts)}"
     own, beside = {name.removeprefix("eval_"): value for name, value in metrics.items()}, baseline or {}
     scores = {"": own}
-    for part, what in (("start", "before training"), ("baseline", "without a model"), ("words", "bag of words")):
+    for part, what in BESIDE.items():
         if known := {name: beside[f"{part}_{name}"] for name in own if f"{part}_{name}" in beside}:
             scores[what] = known
     if len(scores) == 1:

@@ -14,6 +14,7 @@ from typing import Any
 from lacuna.common.errors import InputError
 from lacuna.common.files import json_lines
 from lacuna.common.options import Arguments, essential
+from lacuna.common.work import BESIDE
 
 from .curves import BLUE, GREEN, ORANGE, PURPLE, VERMILION, series, smoothed
 
@@ -133,8 +134,8 @@ def _table_of_scores(folders: dict[str, Path]) -> str:
     columns = {name: {key[5:]: it for key, it in row.items() if key[:5] == "eval_"} for name, row in results.items()}
     if len(folders) == 1:
         (only,) = results.values()
-        for part, what in (("baseline_", "without a model"), ("words_", "bag of words")):
-            named = {key.removeprefix(part): value for key, value in only.items() if key.startswith(part)}
+        for part, what in BESIDE.items():
+            named = {key.removeprefix(f"{part}_"): it for key, it in only.items() if key.startswith(f"{part}_")}
             columns |= {what: named} if named else {}
     else:
         for name, folder in folders.items():
