@@ -7,13 +7,13 @@
 
 Rows are read from .jsonl, .csv, .tsv and .parquet, from folders that `datasets` saved and from the Hub: two texts with
 a score of how alike they are, two that belong together (question and answer), or three of which the last does not.
-What they are is inferred from the columns and printed. With --data no rows are needed: of a plain text, passages of
-one document that stand near each other belong together. Trainer and losses are from
-sentence-transformers (the extra `embeddings`), and so is the folder: `SentenceTransformer(output_dir)` loads it. The
-weights of the best evaluation after training began are kept. Beside the model, --output_dir receives results.json
-(scores beside those before training and those of words without a model), predictions.jsonl, report.md, task.json,
-run.json, metrics.jsonl and curves.png. It is not Lacuna's loop that trains, so there is no --resume, --seeds,
---lora_rank, --freeze_backbone or --early_stopping_patience here.
+What they are is inferred from the columns and printed. With --data no rows are needed: of a plain text, a sentence
+and the passage around it belong together. Trainer and losses are from sentence-transformers (the extra `embeddings`),
+and so is the folder: `SentenceTransformer(output_dir)` loads it. The weights of the best evaluation after training
+began are kept. Beside the model, --output_dir receives results.json (scores beside those before training, of words
+without a model and of both together), predictions.jsonl, report.md, task.json, run.json, metrics.jsonl and curves.png.
+It is not Lacuna's loop that trains, so there is no --resume, --seeds, --lora_rank, --freeze_backbone or
+--early_stopping_patience here.
 """
 
 import json
@@ -37,7 +37,7 @@ from lacuna.tasks.embeddings.encoders import load_encoder, save_encoder, train_e
 from lacuna.tasks.embeddings.task import EmbeddingArguments, Embeddings
 from lacuna.training import FineTuningArguments, ModelArguments, claim_output_dir, is_main_process, processes, refusal
 from lacuna.training.environment import bf16_is_fast, use_all_cores
-from lacuna.training.fine_tuning import learning, outcome
+from lacuna.training.fine_tuning import fell_short, learning, outcome
 from lacuna.training.optimizers.schedules import with_rate
 from lacuna.training.reports.card import encoder_card
 from lacuna.training.reports.log import RunLog
@@ -98,7 +98,7 @@ def main(words: Sequence[str] | None = None) -> str:
     if is_main:
         write_results(work, results, folder)
         write_text(folder / "run.json", json.dumps({**info, "arguments": options}, indent=2, default=str) + "\n")
-        print("\n".join([*outcome(results), ending(str(folder))]), flush=True)
+        print("\n".join([*outcome(results), *fell_short(results, work), ending(str(folder))]), flush=True)
         push_trained(folder=data.output_dir, name=data.push_to_hub)
     return str(folder)
 

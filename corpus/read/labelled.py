@@ -1,10 +1,8 @@
 """Rows for fine-tuning: of tables, tagged sentences, parallel lines, saved data sets and the Hub; pairs of a text."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,8 @@ from .text import Text
 
 FEW_LABELS = 8  # are no sign that what lines begin with is no label
 TAGGED_KINDS = (".conll", ".txt", ".iob", ".bio", ".conllu")
-LEAST_PASSAGE = 40  # characters
-NEAR, ROUNDS = 40, 3  # passages among which one finds its partner, and how many partners it finds
+LEAST_SENTENCE, LARGEST_SENTENCE, LEAST_PASSAGE, LARGEST_PASSAGE = 15, 200, 40, 600  # characters
+ROUNDS, STRETCH = 3, 20  # sentences of a passage that ask for it; passages that are held out together
 MOST_PASSAGES = 1_000_000  # that are read
 _WAYS = "a token and its tag a line, with tabs or blanks between them and an empty line after each sentence"
 
@@ -295,46 +293,48 @@ def read_parallel(
 
 
 def pair_passages(text: Text, *, seed: int, show_progress: bool = True) -> list[Record]:
-    """Rows of two passages of one document that stand near each other, at its place and part.
+    """Rows of a sentence and the passage that it was taken out of, at the place of its document and the part of it.
 
-    Such passages tend to be about the same, and what a model learns by telling them from those of other documents
-    serves classification and search (Giorgi et al., 2021, https://arxiv.org/abs/2006.03659). A passage is a paragraph;
-    of a document that is only one, a line, or else a sentence.
+    A sentence stands for what a person would ask, and a model that finds its passage serves search: the inverse cloze
+    task (Lee et al., 2019, https://arxiv.org/abs/1906.00300). A passage is sentences in a row, with their white space,
+    of up to `LARGEST_PASSAGE` characters; up to `ROUNDS` of its sentences are taken out, one at a time.
 
-    Raises InputError: the text cannot be read, has weights, or no document of it has two passages.
+    Raises InputError: the text cannot be read, has weights, or no passage of it has two sentences.
     """
     if text.weights:
         raise InputError("--data: every passage is paired here, so that weights mean nothing: leave them out")
     rows, count, generator = list[Record](), 0, np.random.default_rng(seed)
     how: dict[str, Any] = {"doing": "reading", "unit": " documents", "disable": not show_progress}
     for document in progress_bar(text.documents(), **how):
-        passages = _passages(document.text, text.language)
-        for part, one, other in _neighbours(passages, generator):
-            rows.append(Record({"text": one, "text_pair": other}, document.place, part))
-        count += len(passages)
+        for number, sentences in enumerate(_passages(document.text, text.language)):
+            for one, rest in _taken_out(sentences, generator):
+                rows.append(Record({"text": one, "text_pair": rest}, document.place, number // STRETCH + 1))
+            count += 1
         if count >= MOST_PASSAGES:
             break
     if not rows:
         raise InputError(
-            f"--data {' '.join(map(shown, text.names))}: no document has two passages of {LEAST_PASSAGE} characters, "
-            "so there is nothing that belongs together: a document is a file, or a row of a table"
+            f"--data {' '.join(map(shown, text.names))}: no document has a sentence of {LEAST_SENTENCE} to "
+            f"{LARGEST_SENTENCE} characters with {LEAST_PASSAGE} others around it, so there is nothing to find"
         )
     return rows
 
 
-def _neighbours(passages: Sequence[str], generator: np.random.Generator) -> Iterator[tuple[int, str, str]]:
-    for begin in range(0, len(passages), NEAR):
-        near = passages[begin : begin + NEAR]
-        for _ in range(ROUNDS if len(near) > 2 else 1):
-            order = [near[place] for place in generator.permutation(len(near))]
-            for one, other in zip(order[::2], order[1::2], strict=False):
-                yield begin // NEAR + 1, one, other
+def _passages(text: str, language: str) -> Iterator[list[str]]:
+    sentences = split_sentences(text, language=language)
+    passage, size = list[str](), 0
+    for each in sentences if len(sentences) > 1 else text.splitlines(keepends=True):
+        if passage and size + len(each) > LARGEST_PASSAGE:
+            yield passage
+            passage, size = [], 0
+        passage.append(each)
+        size += len(each)
+    yield passage
 
 
-def _passages(text: str, language: str) -> list[str]:
-    found = list[str]()
-    for split in (re.compile(r"\n\s*\n").split, str.splitlines, partial(split_sentences, language=language)):
-        found = [*dict.fromkeys(part.strip() for part in split(text) if len(part.strip()) >= LEAST_PASSAGE)]
-        if len(found) > 1:
-            break
-    return found
+def _taken_out(sentences: Sequence[str], generator: np.random.Generator) -> Iterator[tuple[str, str]]:
+    asking = [i for i, each in enumerate(sentences) if LEAST_SENTENCE <= len(each.strip()) <= LARGEST_SENTENCE]
+    for place in generator.permutation(asking)[:ROUNDS]:
+        rest = "".join([*sentences[:place], *sentences[place + 1 :]]).strip()
+        if len(rest) >= LEAST_PASSAGE:
+            yield sentences[place].strip(), rest

@@ -46,7 +46,7 @@ class EmbeddingArguments(TaskArguments):
     data: list[str] = essential(
         [],
         "Text without any pairs, instead of --train_file: files, folders or Hub datasets, as for pretraining. "
-        "Passages that stand near each other in a document belong together then.",
+        "A sentence and the passage around it belong together then.",
         metavar="PATH",
     )
     kind: Literal["auto", "scored", "pairs", "triples"] = data_option(
@@ -210,7 +210,7 @@ class Embeddings(Task):
         how = " (inferred; --kind overrides it)" if asked == "auto" else ""
         rows = f"the rows are {_SPOKEN[self.kind]}{how}"
         if self.options.data:
-            rows = "passages that stand near each other in a document belong together"
+            rows = "a sentence and the passage around it belong together"
         self.notes.append(f"{rows}; the loss is {LOSSES[self.kind]}")
         self.train_items, self.eval_items = self.divide(
             train,

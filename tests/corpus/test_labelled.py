@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import os
 import subprocess
 import sys
@@ -350,33 +351,34 @@ def test_a_full_temporary_disk_is_an_error_of_storage(tmp_path: Path, monkeypatc
 # Pairs of a text
 
 
-def test_passages_of_one_document_are_paired(tmp_path: Path) -> None:
-    long = "\n\n".join(f"Passage {number} of a long document, which is about rivers." for number in range(90))
-    short = "One paragraph is all that this document has, in two lines.\nThe second line is about the sea and ships."
-    one_line = "A sentence that is long enough to be a passage. And another one, which is of the same document too."
-    documents = [long, short, one_line, "Too short.\n\nAs is this."]
+def test_sentences_are_taken_out_of_the_passages_around_them(tmp_path: Path) -> None:
+    long = "\n\n".join(f"Sentence {number} of a long document, which is about rivers." for number in range(900))
+    lines = "one line of the two that this document has\nthe second line is about the sea and ships in it"
+    two = "A sentence that is long enough to ask. And so on."
+    documents = [long, lines, two, "Too short.\n\nAs is this.", "x" * 700 + ". And so on, for a while, and on.", " "]
     file = write(tmp_path / "a.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in documents))
     text = open_text(TextArguments(data=[str(file)]))
     rows = pair_passages(text, seed=1)
-    pairs = {
-        number: [tuple(row.fields.values()) for row in rows if row.path == f"{file}:{number}"]
-        for number in (1, 2, 3, 4)
-    }
-    assert [len(pairs[number]) for number in pairs] == [3 * (20 + 20 + 5), 1, 1, 0] and {row.line for row in rows} == {
-        1,
-        2,
-        3,
-    }
-    assert {*pairs[2][0]} == {*short.split("\n")} and " ".join(sorted(pairs[3][0])) == one_line
-    numbers = [[int(passage.split()[1]) for passage in pair] for pair in pairs[1]]
-    assert all(one // 40 == other // 40 and one != other for one, other in numbers), "neighbours"
-    assert Counter(each for pair in numbers for each in pair) == dict.fromkeys(range(90), 3)
+    pairs = [[tuple(row.fields.values()) for row in rows if row.path == f"{file}:{number}"] for number in range(1, 7)]
+    assert {*pairs[1]} == {tuple(lines.split("\n")), tuple(lines.split("\n")[::-1])}
+    assert [pairs[2], pairs[3], pairs[5]] == [[], [], []], "what stays has fewer than 40 characters"
+    assert pairs[4] == [], "what would ask stands in a passage of its own"
+    passages: dict[frozenset[str], list[str]] = {}
+    for one, rest in pairs[0]:
+        around = rest.split("\n\n")
+        numbers = sorted(int(each.split()[1]) for each in [one, *around])
+        assert numbers == [*range(numbers[0], numbers[-1] + 1)] and len(rest) + len(one) <= 600
+        passages.setdefault(frozenset([one, *around]), []).append(one)
+    assert frozenset.union(*passages) == {*long.split("\n\n")} and sum(map(len, passages)) == 900, "without overlap"
+    assert all(len({*asked}) == len(asked) == 3 for asked in passages.values())
+    parts = [row.line for row in rows if row.path == f"{file}:1"]
+    assert Counter(parts)[1] == 3 * 20 and parts == sorted(parts) and parts[-1] == math.ceil(len(passages) / 20)
     assert rows == pair_passages(text, seed=1) != pair_passages(text, seed=2)
 
 
 def test_a_text_without_pairs_is_refused(tmp_path: Path) -> None:
-    file = write(tmp_path / "a.txt", "A single sentence is one passage, and has no partner")
-    with pytest.raises(InputError, match=r"a\.txt: no document has two passages of 40 characters"):
+    file = write(tmp_path / "a.txt", "A single sentence is all of its passage, and nothing stands around it.")
+    with pytest.raises(InputError, match=r"a\.txt: no document has a sentence of 15 to 200 characters with 40 others"):
         pair_passages(open_text(TextArguments(data=[str(file)])), seed=0)
     with pytest.raises(InputError, match=r"weights mean nothing: leave them out"):
         pair_passages(open_text(TextArguments(data=[f"{file}:0.5"])), seed=0)

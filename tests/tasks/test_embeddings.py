@@ -184,7 +184,7 @@ def test_words_and_a_model_together(tokenizer):
     drawn = np.random.default_rng(0).normal(size=(2, len(PAIRS), 8))
     vectors = drawn / np.linalg.norm(drawn, axis=-1, keepdims=True)
     sides = [[*column] for column in zip(*(row.values() for row in PAIRS), strict=True)]
-    known = dict(zip(sum(sides, []), vectors.reshape(-1, 8), strict=True))
+    known = dict(zip([*sides[0], *sides[1]], vectors.reshape(-1, 8), strict=True))
     encoder = SimpleNamespace(encode=lambda texts, **options: np.array([known[text] for text in texts]))
     words = work._words()
     cosines = (words(sides[0]) @ words(sides[1]).T).toarray() + MODEL_WEIGHT * vectors[0] @ vectors[1].T
