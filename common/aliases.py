@@ -50,16 +50,11 @@ NEEDLESS = {
     "do_eval": "held-out data are evaluated anyway",
     "do_predict": "predictions of held-out rows are written anyway; recipes/predict.py answers others",
     "eval_strategy": "--eval_steps says when (0.34 for three times in a run)",
-    "evaluation_strategy": "--eval_steps says when",
     "save_strategy": "--save_steps says when",
     "logging_strategy": "--logging_steps says when",
-    "logging_first_step": "--logging_steps says when",
-    "save_safetensors": "weights are always written as safetensors",
     "greater_is_better": "every metric says so itself",
     "disable_tqdm": "the line is drawn in terminals and notebooks, and printed elsewhere",
     "remove_unused_columns": "columns that no option names are not read",
-    "pad_to_max_length": "rows are packed, or padded to the longest of a batch",
-    "dataloader_pin_memory": "done where there is a GPU",
 }
 """Options that change nothing here, and why."""
 REFUSED = {
@@ -76,11 +71,9 @@ REFUSED = {
     "data_seed": "here --seed is that of the order, too",
     "config_name": "a new model is chosen with --family and --size",
     "adam_beta1": "not there: it is 0.9",
-    "adam_epsilon": "not there: it is 1e-8",
     "run_name": "not there: a run has the name of its --output_dir",
     "logging_dir": "not there: metrics.jsonl and the curves are in --output_dir",
     "use_cpu": "hide the GPU: CUDA_VISIBLE_DEVICES= python recipes/...",
-    "no_cuda": "hide the GPU: CUDA_VISIBLE_DEVICES= python recipes/...",
     "cache_dir": "set HF_HOME for what comes from the Hub, and LACUNA_CACHE for tokenized text",
 }
 """Options that cannot be, and what to use."""

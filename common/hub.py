@@ -270,7 +270,9 @@ def hub_errors(name: str, advice: Mapping[int, str] = _ADVICE) -> Iterator[None]
         while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
             chain.append(cause)
         answers = [each.response for each in chain if getattr(each, "response", None) is not None]  # type: ignore[attr-defined]
-        said = _of_answer(answers[0], chain, advice) if answers else _of_failure(error)
+        text = re.sub(r"\?\S+", "", " ".join(str(error).split()))[:300]
+        said = f"the Hub cannot be reached, or the connection broke ({type(error).__name__}: {text}): check the "
+        said = _of_answer(answers[0], chain, advice) if answers else f"{said}network and HF_ENDPOINT, and try again"
         for token in filter(None, [huggingface_hub.get_token()]):
             said = said.replace(token, "***")
         raise HubError(f"{name}: {without_secrets(said)}") from None
@@ -286,11 +288,3 @@ def _of_answer(answer: Any, chain: Sequence[BaseException], advice: Mapping[int,
     messages = [getattr(each, "server_message", None) for each in chain]
     detail = " ".join(str(next(filter(None, messages), "")).split())[:300]
     return f"the Hub (HTTP {status}) {does}" + (f". It says: {detail}" if detail else "")
-
-
-def _of_failure(error: Exception) -> str:
-    text = re.sub(r"\?\S+", "", " ".join(str(error).split()))[:300]
-    return (
-        f"the Hub cannot be reached, or the connection broke ({type(error).__name__}: {text}): check the network and "
-        "HF_ENDPOINT, and try again"
-    )

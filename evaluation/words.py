@@ -197,11 +197,8 @@ def measure_words(*, suite: str, vectors: Mapping[str, Vectors], questions: Mapp
 def _solved(vectors: Vectors, asked: Items, words: Sequence[str]) -> dict[str, Statistic]:
     found = answer_analogies(vectors=vectors, questions=asked, words=words)
     right = {rule: np.equal(some, [question[3] for question in asked]) for rule, some in found.items()}
-    return {f"accuracy_{rule}": partial(_mean, values) for rule, values in right.items()}
-
-
-def _mean(values: np.ndarray, units: np.ndarray) -> float:
-    return float(values[units].mean())
+    mean = lambda values, units: float(values[units].mean())  # noqa: E731
+    return {f"accuracy_{rule}": partial(mean, values) for rule, values in right.items()}
 
 
 def _correlated(vectors: Vectors, asked: Items, words: Sequence[str]) -> dict[str, Statistic]:

@@ -307,8 +307,11 @@ def pair_passages(text: Text, *, seed: int, show_progress: bool = True) -> list[
     how: dict[str, Any] = {"doing": "reading", "unit": " documents", "disable": not show_progress}
     for document in progress_bar(text.documents(), **how):
         for number, sentences in enumerate(_passages(document.text, text.language)):
-            for one, rest in _taken_out(sentences, generator):
-                rows.append(Record({"text": one, "text_pair": rest}, document.place, number // STRETCH + 1))
+            asking = [i for i, it in enumerate(sentences) if LEAST_SENTENCE <= len(it.strip()) <= LARGEST_SENTENCE]
+            for i in generator.permutation(asking)[:ROUNDS]:
+                pair = {"text": sentences[i].strip(), "text_pair": "".join(sentences[:i] + sentences[i + 1 :]).strip()}
+                if len(pair["text_pair"]) >= LEAST_PASSAGE:
+                    rows.append(Record(pair, document.place, number // STRETCH + 1))
             count += 1
         if count >= MOST_PASSAGES:
             break
@@ -330,11 +333,3 @@ def _passages(text: str, language: str) -> Iterator[list[str]]:
         passage.append(each)
         size += len(each)
     yield passage
-
-
-def _taken_out(sentences: Sequence[str], generator: np.random.Generator) -> Iterator[tuple[str, str]]:
-    asking = [i for i, each in enumerate(sentences) if LEAST_SENTENCE <= len(each.strip()) <= LARGEST_SENTENCE]
-    for place in generator.permutation(asking)[:ROUNDS]:
-        rest = "".join([*sentences[:place], *sentences[place + 1 :]]).strip()
-        if len(rest) >= LEAST_PASSAGE:
-            yield sentences[place].strip(), rest

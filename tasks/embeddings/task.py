@@ -123,19 +123,14 @@ _SPOKEN = {
 }
 CUTOFFS = (1, 5, 10)
 MODEL_WEIGHT = 0.5
-"""Of the cosines of the model beside those of words: the best of five in docs/fine_tuning.md."""
+"""Of the cosines of the model beside those of words: the best of five weights in docs/pretraining.md."""
 _QUERIES_AT_ONCE = 256
 
 Vectors = Callable[[Sequence[str]], Any]
 """Texts to vectors of length 1, [texts, size]: a tensor, or a sparse array of scipy."""
 Columns = Mapping[str, str | None]
 """Names of the columns of the texts and the label, by the options that name them."""
-PASSAGES: Columns = {
-    "text_column": "text",
-    "text_pair_column": "text_pair",
-    "negative_column": None,
-    "label_column": None,
-}
+PASSAGES: Columns = {**dict.fromkeys(EMBEDDINGS.columns), "text_column": "text", "text_pair_column": "text_pair"}
 """Those of `corpus.pair_passages`."""
 
 
