@@ -28,8 +28,8 @@ _SENTENCES = re.compile(r"(?<=[.!?])\s+")
 def vectorizer(texts: Iterable[str], **words: Any) -> Any:
     """Of scikit-learn, not fitted: TF-IDF of words, pairs of words and three to five characters of a word.
 
-    Where these texts, which are to fit it, have more than `MOST_CHARACTERS`, of words and pairs alone. `words` are
-    options of `TfidfVectorizer` for these.
+    Where these texts have more than `MOST_CHARACTERS`, of words and pairs alone. `words` are options of
+    `TfidfVectorizer` for these.
     """
     kinds: list[dict[str, Any]] = [{"ngram_range": (1, 2), **words}, {"analyzer": "char_wb", "ngram_range": (3, 5)}]
     kinds = kinds[: 1 + (sum(map(len, texts)) <= MOST_CHARACTERS)]

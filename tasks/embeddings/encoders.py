@@ -158,6 +158,7 @@ def train_encoder(
         began = time.perf_counter()
         trainer.train()
         seconds = time.perf_counter() - began
+    log.say("judging words, and the model with words; of many held-out rows this takes minutes")
     parts = {"eval": task.scores(), "start": start, "baseline": task.baseline(), "hybrid": task.hybrid(encoder)}
     scores = {name: score for part, found in parts.items() for name, score in _named(part, found).items()}
     return {**scores, "steps": trainer.state.global_step, "train_seconds": round(seconds, 2)}

@@ -6,13 +6,13 @@ Measured is the correlation of cosines with scores, or at which rank a text find
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, cached_property, partial
 from typing import Any, Literal
 
 import datasets
 import numpy as np
 import torch
-from scipy.sparse import csr_array, hstack
+from scipy.sparse import csr_array
 from scipy.stats import rankdata
 from sklearn.preprocessing import normalize
 from torch import Tensor
@@ -251,13 +251,15 @@ class Embeddings(Task):
         self.records, self._found = self._measure(lambda texts: encoder.encode(list(texts), **options).float())
         return self.scores()
 
-    def _measure(self, vectors: Vectors) -> tuple[list[dict[str, Any]], dict[str, float]]:
-        """What is found of each held-out row or first text, as in `predictions`, and the scores of that."""
+    def _measure(self, *vectors: Vectors) -> tuple[list[dict[str, Any]], dict[str, float]]:
+        """What is found of each held-out row or first text, as in `predictions`, by the sum of the cosines of these
+        vectors; and the scores of that."""
         items = self.eval_items
         texts = dict.fromkeys(text for item in items for text in item.texts)
         number = {text: place for place, text in enumerate(texts)}
-        known = vectors([*texts])
-        sides = [known[[number[text] for text in side]] for side in zip(*(item.texts for item in items), strict=True)]
+        known = [each((*texts,)) for each in vectors]
+        rows = [[number[text] for text in side] for side in zip(*(item.texts for item in items), strict=True)]
+        sides = [[each[side] for each in known] for side in rows]
         if self.kind == SCORED:
             gold, cosines = [item.score for item in items], _rowwise(*sides).tolist()
             found = records(
@@ -276,23 +278,23 @@ class Embeddings(Task):
             scores["triplet_accuracy"] = float((_rowwise(first, second) > _rowwise(first, third)).float().mean())
         return found, scores
 
-    def _ranked(self, known: Any, number: Mapping[str, int]) -> tuple[list[dict[str, Any]], list[dict[int, float]]]:
+    def _ranked(self, known: list[Any], number: Mapping[str, int]) -> tuple[list[Any], list[dict[int, float]]]:
         """Of each first text the rank of what belongs to it among all other texts, and the nearest of these; and which
         share of what belongs to it is among the first k, for each of `CUTOFFS`.
 
-        The vectors of all texts, [texts, size], are `known`; `number` has the row of each text there.
+        `known` are the vectors of all texts of each kind, [texts, size]; `number` has the row of each text there.
         """
         wanted: dict[str, dict[str, None]] = {}
         for item in self.eval_items:
             wanted.setdefault(item.texts[0], {})[item.texts[1]] = None
         documents = [*dict.fromkeys(text for item in self.eval_items for text in item.texts[1:])]
         place = {text: column for column, text in enumerate(documents)}
-        asked, there = (known[[number[text] for text in texts]] for texts in (wanted, documents))
+        asked, there = ([each[[number[text] for text in texts]] for each in known] for texts in (wanted, documents))
         found, recalls = [], []
         for begin in range(0, len(wanted), _QUERIES_AT_ONCE):
             part = slice(begin, begin + _QUERIES_AT_ONCE)
-            product = asked[part] @ there.T
-            cosines = product if isinstance(product, Tensor) else torch.from_numpy(product.toarray())
+            products = [each[part] @ other.T for each, other in zip(asked, there, strict=True)]
+            cosines = sum(each if isinstance(each, Tensor) else torch.from_numpy(each.toarray()) for each in products)
             best, order = (each.tolist() for each in cosines.topk(min(max(CUTOFFS), len(documents)), dim=1))
             for row, (query, texts) in enumerate([*wanted.items()][part]):
                 right = [place[text] for text in texts]
@@ -310,19 +312,20 @@ class Embeddings(Task):
 
     def baseline(self) -> dict[str, float]:
         """The same with words and parts of words, weighted by their rarity in training, in place of a model."""
-        return self._measure(self._words())[1]
+        return self._measure(self._words)[1]
 
     def hybrid(self, encoder: Any) -> dict[str, float]:
         """The same with both: cosines of the words plus `MODEL_WEIGHT` times those of the model."""
-        words, cosines = self._words(), partial(encoder.encode, normalize_embeddings=True, show_progress_bar=False)
-        share = math.sqrt(MODEL_WEIGHT)
-        return self._measure(lambda texts: csr_array(hstack([share * cosines([*texts]), words(texts)])))[1]
+        vectors = partial(encoder.encode, normalize_embeddings=True, show_progress_bar=False)
+        model = lambda texts: torch.tensor(vectors([*texts])) * math.sqrt(MODEL_WEIGHT)  # noqa: E731
+        return self._measure(self._words, model)[1]
 
+    @cached_property
     def _words(self) -> Vectors:
         """TF-IDF, of length 1."""
-        texts = [text for item in self.train_items for text in item.texts]
-        words = vectorizer(texts, tokenizer=WORDS.findall, token_pattern=None).fit(texts)
-        return lambda texts: csr_array(normalize(words.transform(texts)))
+        train, held_out = ([text for it in part for text in it.texts] for part in (self.train_items, self.eval_items))
+        words = vectorizer([*train, *held_out], tokenizer=WORDS.findall, token_pattern=None).fit(train)
+        return cache(lambda texts: csr_array(normalize(words.transform(texts))))
 
     # For people
 
@@ -349,9 +352,9 @@ class Embeddings(Task):
         return [self.tokenizer.decode(each["input_ids"]) for each in inputs]
 
 
-def _rowwise(one: Any, other: Any) -> Tensor:
-    """Products of the vectors of two lists, one by one: [texts]."""
-    return torch.as_tensor((one * other).sum(axis=1))
+def _rowwise(one: Sequence[Any], other: Sequence[Any]) -> Tensor:
+    """Products of the vectors of two texts, one by one, and their sum over kinds of vectors: [texts]."""
+    return torch.stack([torch.as_tensor((a * b).sum(axis=1)) for a, b in zip(one, other, strict=True)]).sum(dim=0)
 
 
 def _shares(values: Sequence[float]) -> np.ndarray:

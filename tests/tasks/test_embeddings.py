@@ -186,8 +186,8 @@ def test_words_and_a_model_together(tokenizer):
     sides = [[*column] for column in zip(*(row.values() for row in PAIRS), strict=True)]
     known = dict(zip([*sides[0], *sides[1]], vectors.reshape(-1, 8), strict=True))
     encoder = SimpleNamespace(encode=lambda texts, **options: np.array([known[text] for text in texts]))
-    words = work._words()
-    cosines = (words(sides[0]) @ words(sides[1]).T).toarray() + MODEL_WEIGHT * vectors[0] @ vectors[1].T
+    words = work._words
+    cosines = (words((*sides[0],)) @ words((*sides[1],)).T).toarray() + MODEL_WEIGHT * vectors[0] @ vectors[1].T
     ranks = (cosines >= cosines.diagonal()[:, None]).sum(axis=1)
     found = work.hybrid(encoder)
     assert found["recall_at_1"] == np.mean(ranks == 1) and found["mrr_at_10"] == pytest.approx(np.mean(1 / ranks))
