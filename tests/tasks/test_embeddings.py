@@ -195,6 +195,17 @@ def test_words_and_a_model_together(tokenizer):
     assert alone["mrr_at_10"] < found["mrr_at_10"]
 
 
+def test_the_search_of_the_docs_finds_passages(encoder, monkeypatch):
+    monkeypatch.setattr(sentence_transformers, "SentenceTransformer", lambda name: encoder)
+    page = Path(__file__).parents[2].joinpath("docs", "fine_tuning.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(import numpy as np\n.*?)```", page, flags=re.DOTALL)
+    names: dict[str, Any] = {"passages": [row["positive"] for row in PAIRS]}
+    exec(code[1], names)
+    for row in PAIRS:
+        found = names["search"](row["anchor"], count=3)
+        assert found[0] == row["positive"] and len({*found}) == 3 and {*found} <= {*names["passages"]}
+
+
 def test_the_words_of_a_baseline_keep_their_marks(tokenizer):
     """Without its vowel signs every word here is the same one."""
     rows = [{"anchor": f"ह{sign}", "positive": f"ह{sign} है"} for sign in "ािीुूेो"]
