@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 Tensors = dict[str, Tensor]  # by name, as models take them
-BESIDE = {"start": "before training", "baseline": "without a model", "words": "bag of words", "hybrid": "with both"}
+BESIDE = {"start": "before training", "baseline": "without a model", "words": "bag of words", "hybrid": "with words"}
 """What scores are compared with, by the first part of their names in results.json."""
 
 

@@ -141,7 +141,7 @@ def test_embeddings_say_what_they_have_reached(checkpoint, tmp_path, run_recipe)
     options = ["--train_file", train, "--output_dir", output, "--max_steps", 12, "--batch_size", 4]
     done = run("recipes/finetune_embeddings.py", "--model", checkpoint("modernbert"), *options, "--eval_fraction", 0.3)
     assert done.returncode == 0, done.stderr
-    beside = "".join(rf"   {what} -?0\.\d{{4}}" for what in ("before training", "without a model", "with both"))
+    beside = "".join(rf"   {what} -?0\.\d{{4}}" for what in ("before training", "without a model", "with words"))
     assert re.search(rf"^spearman +-?0\.\d{{4}}{beside}$", done.stdout, flags=re.MULTILINE)
     page = f"a page on it: python recipes/report_run.py --run {output}"
     assert done.stdout.splitlines()[-2:] == [f"the model is in {output}", page]
