@@ -70,7 +70,6 @@ REFUSED = {
     "line_by_line": "here: --document_boundary line",
     "data_seed": "here --seed is that of the order, too",
     "config_name": "a new model is chosen with --family and --size",
-    "adam_beta1": "not there: it is 0.9",
     "run_name": "not there: a run has the name of its --output_dir",
     "logging_dir": "not there: metrics.jsonl and the curves are in --output_dir",
     "use_cpu": "hide the GPU: CUDA_VISIBLE_DEVICES= python recipes/...",

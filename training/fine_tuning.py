@@ -206,8 +206,9 @@ def fell_short(results: dict[str, float], work: Work) -> list[str]:
     for simple, part in (("a guess without a model", "baseline"), ("the bag of words", "words")):
         other = results.get(f"{part}_{metric}", math.nan)
         if value <= other if work.greater_is_better else value >= other:
-            if f"hybrid_{metric}" in results:
-                return [f"warning: by {metric}, words alone are as good or better; take both (docs/fine_tuning.md)"]
+            if hybrid := results.get(f"hybrid_{metric}"):
+                both = "both are better together" if hybrid > other else "use them"
+                return [f"warning: by {metric}, words without a model are as good or better: {both}"]
             soup = "" if f"alone_{metric}" in results else "take the mean of three runs (--seeds 3 --soup), "
             return [
                 f"warning: by {metric}, {simple} is as good or better. Give the model more rows or passes "

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ from .text import Text
 
 FEW_LABELS = 8  # are no sign that what lines begin with is no label
 TAGGED_KINDS = (".conll", ".txt", ".iob", ".bio", ".conllu")
-LEAST_SENTENCE, LARGEST_SENTENCE, LEAST_PASSAGE, LARGEST_PASSAGE = 15, 200, 40, 600  # characters
-ROUNDS, STRETCH = 3, 20  # sentences of a passage that ask for it; passages that are held out together
-MOST_PASSAGES = 1_000_000  # that are read
+LEAST_SENTENCE, LARGEST_SENTENCE, LEAST_PASSAGE, LARGEST_PASSAGE = 10, 200, 40, 400  # characters
+MOST_SENTENCES, STRETCH = 3, 5  # of a passage that ask for it; passages that are held out together
+MOST_PAIRS = 1_000_000  # beyond which no further document is read
 _WAYS = "a token and its tag a line, with tabs or blanks between them and an empty line after each sentence"
 
 
@@ -297,23 +297,23 @@ def pair_passages(text: Text, *, seed: int, show_progress: bool = True) -> list[
 
     A sentence stands for what a person would ask, and a model that finds its passage serves search: the inverse cloze
     task (Lee et al., 2019, https://arxiv.org/abs/1906.00300). A passage is sentences in a row, with their white space,
-    of up to `LARGEST_PASSAGE` characters; up to `ROUNDS` of its sentences are taken out, one at a time.
+    of up to `LARGEST_PASSAGE` characters; half of them, but no more than `MOST_SENTENCES`, are taken out: no passage
+    has in it what asks for it.
 
-    Raises InputError: the text cannot be read, has weights, or no passage of it has two sentences.
+    Raises InputError: the text cannot be read, has weights, or no sentence of it stands in a passage.
     """
     if text.weights:
         raise InputError("--data: every passage is paired here, so that weights mean nothing: leave them out")
-    rows, count, generator = list[Record](), 0, np.random.default_rng(seed)
+    rows, generator = list[Record](), np.random.default_rng(seed)
     how: dict[str, Any] = {"doing": "reading", "unit": " documents", "disable": not show_progress}
     for document in progress_bar(text.documents(), **how):
         for number, sentences in enumerate(_passages(document.text, text.language)):
             asking = [i for i, it in enumerate(sentences) if LEAST_SENTENCE <= len(it.strip()) <= LARGEST_SENTENCE]
-            for i in generator.permutation(asking)[:ROUNDS]:
-                pair = {"text": sentences[i].strip(), "text_pair": "".join(sentences[:i] + sentences[i + 1 :]).strip()}
-                if len(pair["text_pair"]) >= LEAST_PASSAGE:
-                    rows.append(Record(pair, document.place, number // STRETCH + 1))
-            count += 1
-        if count >= MOST_PASSAGES:
+            out = sorted(generator.permutation(asking)[: min(MOST_SENTENCES, len(sentences) // 2)])
+            rest = "".join(each for i, each in enumerate(sentences) if i not in out).strip()
+            for one in (sentences[i].strip() for i in out if len(rest) >= LEAST_PASSAGE):
+                rows.append(Record({"text": one, "text_pair": rest}, document.place, number // STRETCH + 1))
+        if len(rows) >= MOST_PAIRS:
             break
     if not rows:
         raise InputError(
@@ -324,9 +324,10 @@ def pair_passages(text: Text, *, seed: int, show_progress: bool = True) -> list[
 
 
 def _passages(text: str, language: str) -> Iterator[list[str]]:
-    sentences = split_sentences(text, language=language)
     passage, size = list[str](), 0
-    for each in sentences if len(sentences) > 1 else text.splitlines(keepends=True):
+    sentences = split_sentences(text, language=language)
+    lines = ([each] if len(each) <= LARGEST_SENTENCE else each.splitlines(keepends=True) for each in sentences)
+    for each in chain.from_iterable(lines):
         if passage and size + len(each) > LARGEST_PASSAGE:
             yield passage
             passage, size = [], 0

@@ -65,9 +65,7 @@ class EmbeddingArguments(TaskArguments):
         64, "Rows per step, over all processes; the texts of other rows serve as in-batch negatives."
     )
     max_steps: int | None = optimizer_option(None, "Stop after this many steps.")
-    max_epochs: float | None = essential(
-        None, "Stop after this many passes over the data. Default: 3; with --data, where a passage comes thrice, 1."
-    )
+    max_epochs: float | None = essential(None, "Stop after this many passes over the data. Default: 3; with --data 1.")
     max_minutes: float | None = optimizer_option(
         None, "Stop after this many minutes of training, evaluation not counted; the best weights so far are kept."
     )
@@ -324,7 +322,8 @@ class Embeddings(Task):
     def _words(self) -> Vectors:
         """TF-IDF, of length 1."""
         train, held_out = ([text for it in part for text in it.texts] for part in (self.train_items, self.eval_items))
-        words = vectorizer([*train, *held_out], tokenizer=WORDS.findall, token_pattern=None).fit(train)
+        found = lambda text: WORDS.findall(text) or [text]  # noqa: E731
+        words = vectorizer([*train, *held_out], tokenizer=found, token_pattern=None).fit(train)
         return cache(lambda texts: csr_array(normalize(words.transform(texts))))
 
     # For people

@@ -195,15 +195,23 @@ def test_words_and_a_model_together(tokenizer):
     assert alone["mrr_at_10"] < found["mrr_at_10"]
 
 
-def test_the_search_of_the_docs_finds_passages(encoder, monkeypatch):
+def test_the_search_of_the_docs_finds_passages(encoder, monkeypatch, tmp_path):
     monkeypatch.setattr(sentence_transformers, "SentenceTransformer", lambda name: encoder)
     page = Path(__file__).parents[2].joinpath("docs", "fine_tuning.md").read_text(encoding="utf-8")
-    code = re.search(r"```python\n(import numpy as np\n.*?)```", page, flags=re.DOTALL)
-    names: dict[str, Any] = {"passages": [row["positive"] for row in PAIRS]}
+    code = re.search(r"```python\n((?:(?!```).)*def search.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "my_texts").mkdir()
+    (tmp_path / "my_texts" / "a.txt").write_text("\n\n".join(row["positive"] for row in PAIRS))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
     exec(code[1], names)
     for row in PAIRS:
         found = names["search"](row["anchor"], count=3)
         assert found[0] == row["positive"] and len({*found}) == 3 and {*found} <= {*names["passages"]}
+
+
+def test_texts_without_words_are_compared(tokenizer):
+    rows = [{"anchor": "!" * count, "positive": "?" * count} for count in range(1, 9)]
+    assert task(tokenizer, rows, eval_rows=rows).baseline()["mrr_at_10"] == 1 / 8, "all alike"
 
 
 def test_the_words_of_a_baseline_keep_their_marks(tokenizer):
