@@ -121,7 +121,7 @@ _SPOKEN = {
 }
 CUTOFFS = (1, 5, 10)
 MODEL_WEIGHT = 0.5
-"""Of the cosines of the model beside those of words: the best of five weights in docs/pretraining.md."""
+"""Of the cosines of the model beside those of words: the best of five (benchmarks/results/2026-11-27-search-tried)."""
 _QUERIES_AT_ONCE = 256
 
 Vectors = Callable[[Sequence[str]], Any]
