@@ -66,6 +66,11 @@ CLAIMS: dict[str, list[str]] = {
         "messages: F1 | {transfer[models][runs/novels_20_minutes][3][words]:.3f} | "
         "{transfer[models][runs/novels_20_minutes][3][first_weights][0]:.3f} | "
         "{transfer[models][runs/novels_20_minutes][3][pretrained][0]:.3f} |",
+        "(SQuAD): F1 | {transfer[models][runs/novels_20_minutes][4][words]:.3f} | "
+        "{transfer[models][runs/novels_20_minutes][4][first_weights][0]:.3f} ± "
+        "{transfer[models][runs/novels_20_minutes][4][first_weights][1]:.3f} | "
+        "{transfer[models][runs/novels_20_minutes][4][pretrained][0]:.3f} ± "
+        "{transfer[models][runs/novels_20_minutes][4][pretrained][1]:.3f} |",
         "2,000 labels: accuracy | {curve-tried[rows][0][TF-IDF]} | {curve-tried[rows][0][first weights]} | "
         "{curve-tried[rows][0][steps of 20 minutes]} |",
         "alone (`mlm`) it has {objective-contrastive-tried[rows][4][accuracy]}; once",

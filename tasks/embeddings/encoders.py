@@ -129,7 +129,6 @@ def train_encoder(
         **{"warmup_steps": 0.06, "seed": 0, **options},
         per_device_train_batch_size=batch_size // num_processes,
         max_steps=steps,
-        lr_scheduler_type="linear",
         use_cpu=on_cpu,
         ddp_backend="gloo" if on_cpu and num_processes > 1 else None,
         # A text that comes twice in a batch would be a wrong text for itself.
