@@ -71,7 +71,6 @@ REFUSED = {
     "data_seed": "here --seed is that of the order, too",
     "config_name": "a new model is chosen with --family and --size",
     "run_name": "not there: a run has the name of its --output_dir",
-    "logging_dir": "not there: metrics.jsonl and the curves are in --output_dir",
     "use_cpu": "hide the GPU: CUDA_VISIBLE_DEVICES= python recipes/...",
     "cache_dir": "set HF_HOME for what comes from the Hub, and LACUNA_CACHE for tokenized text",
 }

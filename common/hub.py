@@ -271,8 +271,11 @@ def hub_errors(name: str, advice: Mapping[int, str] = _ADVICE) -> Iterator[None]
             chain.append(cause)
         answers = [each.response for each in chain if getattr(each, "response", None) is not None]  # type: ignore[attr-defined]
         text = re.sub(r"\?\S+", "", " ".join(str(error).split()))[:300]
-        said = f"the Hub cannot be reached, or the connection broke ({type(error).__name__}: {text}): check the "
-        said = _of_answer(answers[0], chain, advice) if answers else f"{said}network and HF_ENDPOINT, and try again"
+        failed = (
+            f"the Hub cannot be reached, or the connection broke ({type(error).__name__}: {text}): check the network "
+            "and HF_ENDPOINT, and try again"
+        )
+        said = _of_answer(answers[0], chain, advice) if answers else failed
         for token in filter(None, [huggingface_hub.get_token()]):
             said = said.replace(token, "***")
         raise HubError(f"{name}: {without_secrets(said)}") from None

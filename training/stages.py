@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 
 from lacuna.common.errors import InputError
 from lacuna.common.work import Work
@@ -122,8 +121,9 @@ def epochs_per_step(stages: Sequence[Stage]) -> float:
 
 def tokens_per_step(stages: Sequence[Stage]) -> float:
     """Tokens in one step without padding, a mean over the run, from some of the rows; --max_tokens uses it."""
-    tokens = []
-    for work in (stage.work for stage in stages):
-        rows = range(0, work.num_examples, max(1, work.num_examples // _SAMPLED_ROWS))
-        tokens.append(fmean(len(work.example(row, row)["input_ids"]) for row in rows))
-    return mean_over_run([stage.batch_size * each for stage, each in zip(stages, tokens, strict=True)], stages)
+    return mean_over_run([stage.batch_size * _mean_length(stage.work) for stage in stages], stages)
+
+
+def _mean_length(work: Work) -> float:
+    rows = range(0, work.num_examples, max(1, work.num_examples // _SAMPLED_ROWS))
+    return sum(len(work.example(row, row)["input_ids"]) for row in rows) / len(rows)
