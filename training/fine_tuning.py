@@ -203,7 +203,7 @@ def fell_short(results: dict[str, float], work: Work) -> list[str]:
     """A warning for a model that by the metric of its work is no better than what needs no model, or no line."""
     metric = work.metric
     value = results.get(f"eval_{metric}", math.nan)
-    for simple, part in (("a guess without a model", "baseline"), ("the bag of words", "words")):
+    for simple, part in (("the bag of words", "words"), ("a guess without a model", "baseline")):
         other = results.get(f"{part}_{metric}", math.nan)
         if value <= other if work.greater_is_better else value >= other:
             if hybrid := results.get(f"hybrid_{metric}"):
