@@ -88,6 +88,7 @@ def train(
             _train(run)
             results = _finish(run)
     finally:
+        getattr(run.loader, "_shutdown_workers", int)()  # which an error's traceback would keep, and Python wait for
         if run.pushes is not None:
             run.pushes.close(patience=arguments.hang_timeout if results else None)
         run.saver.close()
@@ -101,7 +102,6 @@ def _train(run: Run) -> None:
     """All steps, with what is due after each: a line of the log, an evaluation, a checkpoint."""
     arguments, progress, skip = run.arguments, run.progress, skipped_steps(run.arguments.skip_steps)
     stage: Stage | None = None
-    loader: Iterator[Any] | None = None
     run.compile()
     if progress.evaluation_due:
         evaluate_and_log(run)
@@ -110,14 +110,13 @@ def _train(run: Run) -> None:
         run.watchdog.beat()
         before, progress.metric = run.done, None
         if (reached := enter_stage(progress, run.stages, done=before)) is not stage:
-            stage, loader = reached, None
+            stage, run.loader = reached, None
         if any(progress.step + 1 in steps for steps in skip):
             _leave_out(run, stage, skip)
-            loader = None
+            run.loader = None
         else:
-            if loader is None:
-                loader = iter(_loader(run, stage))
-            _train_step(run, stage, loader, window)
+            run.loader = iter(_loader(run, stage)) if run.loader is None else run.loader
+            _train_step(run, stage, run.loader, window)
         run.stopping = run.stopping or (run.accelerator.num_processes == 1 and run.signals.received is not None)
         due = partial(is_due, step=progress.step, before=before, after=run.done)
         run.log.advance(run.done, step=progress.step)

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -80,6 +80,7 @@ class Run:
     saved_step: int = 0  # the step of the newest whole checkpoint of this session, as the main process knows
     probe: Probe | None = None  # see `train`
     blend: Callable[[nn.Module], bool] | None = None  # the same
+    loader: Iterator[Any] | None = None  # of the present stage's micro-batches
     stopping: bool = False  # whether a process was asked to stop, as all of them know
 
     def __post_init__(self) -> None:

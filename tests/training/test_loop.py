@@ -2,12 +2,14 @@
 
 import json
 import math
+import multiprocessing
 import shutil
 import threading
 from dataclasses import replace
 from itertools import count, pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -196,6 +198,18 @@ def test_workers_change_nothing(run, tmp_path, log_of) -> None:
     run(output_dir=str(tmp_path / "two"), max_steps=4, dropout=0.1, num_workers=2)
     assert losses(log_of(tmp_path / "none")) == losses(log_of(tmp_path / "two"))
     assert_equal_weights(tmp_path / "none", tmp_path / "two")
+
+
+def test_an_error_ends_the_workers(run, tmp_path, monkeypatch) -> None:
+    # They ignore SIGTERM, with which Python would end them at its own end: it would wait for them for ever.
+    others, error = set(multiprocessing.active_children()), RuntimeError("CUDA error: unspecified launch failure")
+    monkeypatch.setattr(loop, "update", mock.Mock(side_effect=error))
+    with pytest.raises(RuntimeError, match="unspecified launch failure") as caught:
+        run(output_dir=str(tmp_path / "run"), max_steps=4, num_workers=2)
+    assert caught.traceback  # which holds all that the loop held
+    for worker in (left := set(multiprocessing.active_children()) - others):
+        worker.kill()
+    assert not left
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
