@@ -72,14 +72,8 @@ def train(
         StorageError: the output folder cannot be written.
     """
     works = list(work) if isinstance(work, Sequence) else [(0.0, work)]
-    run = open_run(
-        model=model,
-        works=works,
-        tokenizer=tokenizer,
-        arguments=arguments,
-        info=run_info or {},
-        identity=identity or {},
-    )
+    given = {"info": run_info or {}, "identity": identity or {}}
+    run = open_run(model=model, works=works, tokenizer=tokenizer, arguments=arguments, **given)
     run.progress.evaluation_due |= evaluates_first and run.progress.step == 0
     run.probe, run.blend = probe, blend
     results: dict[str, float] = {}
