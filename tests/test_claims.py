@@ -115,7 +115,7 @@ CLAIMS: dict[str, list[str]] = {
         "the GPU, has {gpu-model-tried[rows][2][accuracy]} there, less than first weights, and "
         "{gpu-model-tried[rows][4][accuracy]} after 500 docstrings, where the micro encoder of 150 minutes has "
         "{gpu-model-tried[rows][5][accuracy]}:",
-        "after six passes, with {babylm-gpu-tried[rows][5][blimp]}, and ends at {babylm-gpu-tried[rows][9][blimp]}: the",
+        "after six passes, with {babylm-gpu-tried[rows][5][blimp]}, and ends at {babylm-gpu-tried[rows][9][blimp]}:",
     ],
 }
 FACTS: dict[str, list[str]] = {
