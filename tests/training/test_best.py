@@ -145,6 +145,26 @@ class Rising(Scripted):
         return {**found, "loss": float(list(self.known).index(found["loss"]))}
 
 
+class Overfitting(Rising):
+    """It is judged by that loss, which begins at 1."""
+
+    metric, greater_is_better = "loss", False
+
+    def summarize(self, records: list[dict[str, Any]]) -> dict[str, float]:
+        return {"loss": 1 + super().summarize(records)["loss"] * self.by}
+
+
+@pytest.mark.parametrize(
+    ("by", "average", "warns"), [(0.5, "none", True), (0.001, "none", False), (0.5, "best", False)]
+)
+def test_a_loss_that_has_risen_is_told(run, capsys, by, average, warns) -> None:
+    work = Overfitting([0.5] * 8)
+    work.by = by
+    run(work, average=average)
+    told = "the held-out loss has risen from 1.0000 at step 1 to 4.5000 after "
+    assert (told in capsys.readouterr().err) is warns
+
+
 def test_equals_with_a_higher_loss_are_not_better(run, capsys) -> None:
     """All evaluations say the same, and the first weights stay: what is said of them is true."""
     results = run(Rising([0.5] * 8), early_stopping_patience=2)
