@@ -73,9 +73,9 @@ CLAIMS: dict[str, list[str]] = {
         "{transfer[models][runs/novels_20_minutes][4][pretrained][1]:.3f} |",
         "2,000 labels: accuracy | {curve-tried[rows][0][TF-IDF]} | {curve-tried[rows][0][first weights]} | "
         "{curve-tried[rows][0][steps of 20 minutes]} |",
-        "an encoder has after {time_to_loss-amx[summary][compared][0][our shortest run at or below it, minutes]:.2f} "
-        "minutes of training the held-out loss of a native ModernBERT that was tuned and trained with Muon for "
-        "{time_to_loss-amx[summary][compared][0][its minutes]:.0f} (",
+        "has, after {time_to_loss-amx[summary][compared][0][our shortest run at or below it, minutes]:.2f} "
+        "minutes of training, the held-out loss of a native ModernBERT that was tuned and trained with Muon for "
+        "{time_to_loss-amx[summary][compared][0][its minutes]:.0f}, in one seed (",
         "alone (`mlm`) it has {objective-contrastive-tried[rows][4][accuracy]}; once",
         "these too has {objective-contrastive-tried[rows][6][accuracy]}, in",
         "the model alone has {search-tried[rows][7][MRR at 10]} (",
@@ -96,7 +96,7 @@ CLAIMS: dict[str, list[str]] = {
     "docs/pretraining.md": [
         "beside others: it gained {contrast-tried[rows][3][gained]}, in each of three draws",
         "{curve-tried[rows][4][steps of 20 minutes]} to {curve-tried[rows][4][steps of 150 minutes]}, and the encoder",
-        "all of SST-2, with {curve-tried[rows][2][steps of 150 minutes]}, level",
+        "all of SST-2, with {curve-tried[rows][2][steps of 150 minutes]}, by less than two standard errors",
         "the accuracy is {embedding-rate-tried[rows][1][score]} "
         "({embedding-rate-tried[rows][0][score]} at the full rate; "
         "TF-IDF {teacher-tried[rows][0][with parts of words]}), "

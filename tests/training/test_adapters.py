@@ -140,7 +140,7 @@ def test_additions_go_into_every_linear_layer_of_the_backbone(name, tmp_path) ->
     theirs, ours = (load_file(tmp_path / way / "adapter_model.safetensors") for way in ("by_peft", "adapter"))
     assert_same(ours, theirs)
     by_peft = again.merge_and_unload().state_dict()
-    assert_same(by_peft, merged, rtol=1e-5, atol=1e-5)
+    assert_same(by_peft, merged, rtol=1e-5, atol=1e-6)
     assert num_weights(model) == sum(weight.numel() for weight in before.parameters())
 
 
