@@ -21,7 +21,7 @@ class Work:
     greater_is_better: bool = False
     group: int = 1  # how many samples that follow one another have their loss in common, and share a micro-batch
     least_examples: int = 3_000  # that fine-tuning without a limit sees of few rows, in more passes then
-    blends_few_rows: bool = False  # whether by default the mean of three runs is kept where rows are few
+    blended_rows: int = 0  # training rows up to which the mean of three runs is kept by default
 
     @property
     def mixture(self) -> list[tuple[int, float]]:

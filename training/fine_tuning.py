@@ -119,7 +119,7 @@ def _runs_for(model: nn.Module, work: Work, arguments: FineTuningArguments) -> d
     """How many runs there are where nobody says so: three of few rows, where their mean pays and takes little time."""
     limits = ("max_steps", "max_epochs", "max_minutes", "max_tokens", "save_steps", "save_minutes", "resume")
     asked = any(getattr(arguments, name) for name in (*limits, "early_stopping_patience", "lora_rank"))
-    few = work.blends_few_rows and work.num_examples <= work.least_examples and num_weights(model) <= MOST_BLENDED
+    few = work.num_examples <= work.blended_rows and num_weights(model) <= MOST_BLENDED
     if not few or asked or arguments.average != "best":
         return {"seeds": 1}
     if is_main_process():

@@ -38,7 +38,7 @@ _SPOKEN = {SINGLE: "one label a row", MULTI: "several labels a row", NUMBER: "a 
 class Classification(Task):
     """Learning to label texts: one label each, several, or a number."""
 
-    blends_few_rows = True
+    blended_rows = 5_000
     options: ClassificationArguments
     name, objective = "classification", "fine-tuning for classification"
     auto_class = "AutoModelForSequenceClassification"

@@ -168,7 +168,7 @@ def test_a_soup_is_the_mean_of_runs_that_begin_alike(tuning_options, tmp_path, c
 )  # fmt: skip
 def test_few_rows_are_learned_three_times_unless_something_is_asked_for(monkeypatch, capsys, changed, runs) -> None:
     model, work = make_model(hidden_size=32), Judged(num_examples=3001 if changed == "more rows" else 3000)
-    monkeypatch.setattr(Judged, "blends_few_rows", changed != "another task")
+    monkeypatch.setattr(Judged, "blended_rows", 0 if changed == "another task" else 3000)
     monkeypatch.setattr(fine_tuning, "MOST_BLENDED", num_weights(model) - (changed == "larger"))
     limits: dict[str, Any] = {} if isinstance(changed, str) else changed
     decided = fine_tuning._runs_for(model, work, FineTuningArguments(**limits))
@@ -177,7 +177,7 @@ def test_few_rows_are_learned_three_times_unless_something_is_asked_for(monkeypa
 
 
 def test_a_classifier_of_few_rows_is_a_soup(tuning_options, tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(Judged, "blends_few_rows", True)
+    monkeypatch.setattr(Judged, "blended_rows", 48)
     monkeypatch.setattr(Judged, "least_examples", 48)
     results = tune(replace(tuning_options(output_dir=str(tmp_path / "run")), max_steps=None, seed=0))
     runs = [
