@@ -80,7 +80,7 @@ TASKS = {
     f"sst2_{n}": Task(f"SST-2, {n:,} phrases", *LABELS, (f"{{work}}/sst2-{n}.tsv", SST2), BLEND, True) for n in COUNTS
 } | {
     "sst2": Task("SST-2", *LABELS, ("{data}/sst2/train.tsv", SST2), {"max_epochs": 2}),
-    "wnut17": Task("WNUT-17: names in messages", "token_classification", "f1", WNUT17),
+    "wnut17": Task("WNUT-17: names in messages", "token_classification", "f1", WNUT17, BLEND),
     "squad": Task("SQuAD, 3,000 questions", *SPANS, SQUAD, best=100),
     "classification": Task("built-in: module family of a docstring", *LABELS, BUILTIN, BLEND),
     "classification_500": Task("built-in: the same, 500 docstrings", *LABELS, FEW, BLEND, True),

@@ -273,7 +273,7 @@ class FineTuningArguments(TrainingArguments):
     seeds: int | None = _length(
         None,
         "Train so often, with --seed, --seed + 1, ...; results.json has the means. Default: 1, and 3 with --soup for "
-        "a classifier of up to 5,000 rows and 20 M weights whose run has no limit and no checkpoints.",
+        "a classifier or tagger of up to 5,000 rows and 20 M weights whose run has no limit and no checkpoints.",
     )
     soup: bool = _length(
         False,

@@ -38,10 +38,9 @@ _SPOKEN = {SINGLE: "one label a row", MULTI: "several labels a row", NUMBER: "a 
 class Classification(Task):
     """Learning to label texts: one label each, several, or a number."""
 
-    blended_rows = 5_000
     options: ClassificationArguments
     name, objective = "classification", "fine-tuning for classification"
-    auto_class = "AutoModelForSequenceClassification"
+    auto_class, blended_rows = "AutoModelForSequenceClassification", 5_000
     label_names: list[str]
 
     def __init__(self, options: ClassificationArguments, *, unlabelled_rows: Sequence[Any] = (), **data: Any) -> None:
