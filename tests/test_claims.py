@@ -53,34 +53,41 @@ CLAIMS: dict[str, list[str]] = {
         "{gpu-loss-tried[rows][4][tokens per second]:,} (",
         "trains at {tokenizer_speed[summary][training][sentencepiece][ratio]:.2f} times its speed and encodes at "
         "{tokenizer_speed[summary][encoding][sentencepiece][ratio]:.2f}",
-        "500 labels: accuracy | {objective-contrastive-tried[rows][11][accuracy]} | "
-        "{teacher-tried[rows][0][first weights]} | {objective-contrastive-tried[rows][5][accuracy]} |",
-        "the same, 3,440 labels | {objective-contrastive-tried[rows][12][accuracy]} | – | "
-        "{objective-contrastive-tried[rows][8][accuracy]} |",
+        "500 labels: accuracy | {soup-tried[rows][0][without a model]} | "
+        "{teacher-tried[rows][0][first weights]} | {soup-tried[rows][0][mean of three runs]} |",
+        "the same, 3,440 labels | {soup-tried[rows][2][without a model]} | – | "
+        "{soup-tried[rows][2][mean of three runs]} |",
         "right, two random splits | {questions-tried[rows][12][exact match, today's rule]}, "
         "{questions-tried[rows][14][exact match, today's rule]} | {questions-tried[rows][2][after 12]}, "
         "{questions-tried[rows][4][after 12]} | {questions-tried[rows][1][after 12]}, "
         "{questions-tried[rows][3][after 12]} |",
         "reciprocal rank | {search-tried[rows][0][MRR at 10]} | {search-tried[rows][5][with words: MRR at 10]} | "
         "{search-tried[rows][7][with words: MRR at 10]} |",
-        "messages: F1 | {transfer[models][runs/novels_20_minutes][3][words]:.3f} | "
-        "{transfer[models][runs/novels_20_minutes][3][first_weights][0]:.3f} | "
-        "{transfer[models][runs/novels_20_minutes][3][pretrained][0]:.3f} |",
-        "(SQuAD): F1 | {transfer[models][runs/novels_20_minutes][4][words]:.3f} | "
-        "{transfer[models][runs/novels_20_minutes][4][first_weights][0]:.3f} ± "
-        "{transfer[models][runs/novels_20_minutes][4][first_weights][1]:.3f} | "
-        "{transfer[models][runs/novels_20_minutes][4][pretrained][0]:.3f} ± "
-        "{transfer[models][runs/novels_20_minutes][4][pretrained][1]:.3f} |",
-        "2,000 labels: accuracy | {curve-tried[rows][0][TF-IDF]} | {curve-tried[rows][0][first weights]} | "
-        "{curve-tried[rows][0][steps of 20 minutes]} |",
+        "messages: F1 | {transfer-twenty[models][runs/novels_20_minutes][3][words]:.3f} | "
+        "{transfer-twenty[models][runs/novels_20_minutes][3][first_weights][0]:.3f} | "
+        "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][0]:.3f} |",
+        "(SQuAD): F1 | {transfer-twenty[models][runs/novels_20_minutes][4][words]:.3f} | "
+        "{transfer-twenty[models][runs/novels_20_minutes][4][first_weights][0]:.3f} ± "
+        "{transfer-twenty[models][runs/novels_20_minutes][4][first_weights][1]:.3f} | "
+        "{transfer-twenty[models][runs/novels_20_minutes][4][pretrained][0]:.3f} ± "
+        "{transfer-twenty[models][runs/novels_20_minutes][4][pretrained][1]:.3f} |",
+        "2,000 labels: accuracy | {transfer-twenty[models][runs/novels_20_minutes][0][words]:.3f} | "
+        "{transfer-twenty[models][runs/novels_20_minutes][0][first_weights][0]:.3f} ± "
+        "{transfer-twenty[models][runs/novels_20_minutes][0][first_weights][1]:.3f} | "
+        "{transfer-twenty[models][runs/novels_20_minutes][0][pretrained][0]:.3f} ± "
+        "{transfer-twenty[models][runs/novels_20_minutes][0][pretrained][1]:.3f} |",
+        "the same, all labels | {transfer-twenty[models][runs/novels_20_minutes][1][words]:.3f} | "
+        "{transfer-twenty[models][runs/novels_20_minutes][1][first_weights][0]:.3f} ± "
+        "{transfer-twenty[models][runs/novels_20_minutes][1][first_weights][1]:.3f} | "
+        "{transfer-twenty[models][runs/novels_20_minutes][1][pretrained][0]:.3f} ± "
+        "{transfer-twenty[models][runs/novels_20_minutes][1][pretrained][1]:.3f} |",
         "has, after {time_to_loss-amx[summary][compared][0][our shortest run at or below it, minutes]:.2f} "
         "minutes of training, the held-out loss of a native ModernBERT that was tuned and trained with Muon for "
         "{time_to_loss-amx[summary][compared][0][its minutes]:.0f}, in one seed (",
-        "alone (`mlm`) it has {objective-contrastive-tried[rows][4][accuracy]}; once",
-        "these too has {objective-contrastive-tried[rows][6][accuracy]}, in",
+        "one run has {soup-tried[rows][0][one run]} and {soup-tried[rows][2][one run]}.",
+        "learned from these too has {soup-tried[rows][0][taught]}.",
+        "bring tone to {soup-tried[rows][4][taught]} (",
         "the model alone has {search-tried[rows][7][MRR at 10]} (",
-        "the steps of 150 minutes it is {curve-tried[rows][0][steps of 150 minutes]}; with labels for all of SST-2 it "
-        "is {curve-tried[rows][2][steps of 150 minutes]} then, beside {curve-tried[rows][2][TF-IDF]} (",
         "an encoder that does has a held-out loss of {distillation-tried[rows][7][held-out loss]}, "
         "one that learns alone {distillation-tried[rows][6][held-out loss]}, and token frequencies "
         "{distillation-tried[rows][9][held-out loss]} (",
@@ -108,9 +115,10 @@ CLAIMS: dict[str, list[str]] = {
         "{families-tried[rows][6][SST-2, 2,000 phrases]} in accuracy",
         "{qwen3-encoder-tried[rows][4][held-out loss]} nats in three seeds, and ahead by "
         "{qwen3-encoder-tried[rows][4][SST-2, 2,000 phrases]} on those",
-        "{transfer-curve[pretraining][runs/minutes_5][eval_loss]:.2f} to "
-        "{transfer-curve[pretraining][runs/minutes_20][eval_loss]:.2f} and "
-        "{transfer-curve[pretraining][runs/minutes_60][eval_loss]:.2f} nats",
+        "gained {transfer[models][runs/novels_20_minutes][0][gained][0]:+.3f} ± "
+        "{transfer[models][runs/novels_20_minutes][0][gained][1]:.3f} on the 2,000 phrases after novels alone, and "
+        "{transfer[models][runs/novels_and_task_texts][0][gained][0]:+.3f} ± "
+        "{transfer[models][runs/novels_and_task_texts][0][gained][1]:.3f} with them",
         "promises {babylm[promised][blimp]:.3f} after all ten passes",
         "is that of GPT-BERT, {babylm[record]:.4f}.",
         "phrases it is at {gpu-model-tried[rows][0][accuracy]}, and the mean of the weights of three runs at "
@@ -123,7 +131,7 @@ CLAIMS: dict[str, list[str]] = {
 }
 FACTS: dict[str, list[str]] = {
     "README.md": [
-        "20 minutes of novels on two quiet cores",
+        "20 minutes on two cores with AMX",
     ],
     "docs/corpus.md": [
         "up to 128 MiB |",
@@ -181,10 +189,10 @@ FACTS: dict[str, list[str]] = {
     "docs/pretraining.md": [
         "a standard error of nearly three points",  # of 382 rows
         "some four points apart",
-        "for 20 minutes (",
+        "the benchmarks for 20 minutes on two cores with AMX",
         "as one core did in 100 minutes",
-        "in 5, 20 and 60 minutes (",
-        "it takes the steps of 150 minutes until",
+        "that follows the first 5 minutes was above",
+        "it takes the steps of 150 minutes, without AMX, until",
         "Embeddings learn at 0.3 of the rate",
         "try 0.3, which overfits less",
         "Weight decay of 0.1** (`--weight_decay`). At 0.01 and",
