@@ -54,8 +54,8 @@ CLAIMS: dict[str, list[str]] = {
         "trains at {tokenizer_speed[summary][training][sentencepiece][ratio]:.2f} times its speed and encodes at "
         "{tokenizer_speed[summary][encoding][sentencepiece][ratio]:.2f}",
         "500 labels: accuracy | {soup-tried[rows][0][without a model]} | "
-        "{teacher-tried[rows][0][first weights]} | {soup-tried[rows][0][mean of three runs]} |",
-        "the same, 3,440 labels | {soup-tried[rows][2][without a model]} | – | "
+        "{soup-tried[rows][0][first weights]} | {soup-tried[rows][0][mean of three runs]} |",
+        "the same, 3,440 labels | {soup-tried[rows][2][without a model]} | {soup-tried[rows][2][first weights]} | "
         "{soup-tried[rows][2][mean of three runs]} |",
         "right, two random splits | {questions-tried[rows][12][exact match, today's rule]}, "
         "{questions-tried[rows][14][exact match, today's rule]} | {questions-tried[rows][2][after 12]}, "
