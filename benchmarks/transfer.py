@@ -1,6 +1,6 @@
 """What pretraining pays: tasks from pretrained weights and from first ones, beside what needs no language model.
 
-    python benchmarks/transfer.py --models runs/model                                   # an encoder: 25 to 40 minutes
+    python benchmarks/transfer.py --models runs/model                                   # an encoder: an hour or more
     python benchmarks/transfer.py --models runs/model runs/other --seeds 0,1,2,3,4      # first weights are shared
     python benchmarks/transfer.py --models runs/model --only sst2_100 wnut17 --steps 5  # a laptop, a minute
     python benchmarks/transfer.py --models runs/model --report_only                     # what is there
@@ -9,8 +9,7 @@
 A model, be it encoder, decoder or encoder-decoder, gets the tasks that its shape can do. A run is the recipe with its
 default options (`TASKS` has the exceptions) but for the weights: those of the last step, or the mean of three runs
 where that is the default; choosing the best on the held-out rows would flatter them. It begins from the model, or from
-first weights of its architecture, drawn from the seed. The minutes are a tiny encoder's, with 8,192 tokens, on two
-cores. Each result is kept under --work_dir; after a change of the code take another folder.
+first weights of its architecture, drawn from the seed. Results stay under --work_dir; changed code needs another one.
 
 `guess` and `words` (TF-IDF with logistic regression; for names, words around them; for questions, words in common) are
 what recipes report. `skip-gram` is logistic regression on means of word vectors that gensim learns from the novels.
@@ -74,7 +73,7 @@ MULTI30K = ("train.en", "test_2016_flickr.en", "train.de", "test_2016_flickr.de"
 SST2, WNUT17 = "{data}/sst2/dev.tsv", ("{data}/wnut17/wnut17train.conll", "{data}/wnut17/emerging.dev.conll")
 BUILTIN, SQUAD = (tuple(f"{{work}}/{name}-{part}.jsonl" for part in QUESTIONS) for name in ("docstrings", "squad"))
 FEW = ("{work}/docstrings-500.jsonl", BUILTIN[1])
-BLEND = {"seeds": 3, "soup": True}  # the default of so few rows: with seed 1 the runs 10, 11 and 12
+BLEND = {"seeds": 3, "soup": True}  # the default of few rows (test_transfer.py); seed 1 has the runs 10, 11 and 12
 OWN_TEXT = "own_text.jsonl"  # the built-in text, from which each held-out docstring is cut
 TASKS = {
     f"sst2_{n}": Task(f"SST-2, {n:,} phrases", *LABELS, (f"{{work}}/sst2-{n}.tsv", SST2), BLEND, True) for n in COUNTS

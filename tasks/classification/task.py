@@ -40,7 +40,8 @@ class Classification(Task):
 
     options: ClassificationArguments
     name, objective = "classification", "fine-tuning for classification"
-    auto_class, blended_rows = "AutoModelForSequenceClassification", 5_000
+    auto_class = "AutoModelForSequenceClassification"
+    blended_rows = 5_000
     label_names: list[str]
 
     def __init__(self, options: ClassificationArguments, *, unlabelled_rows: Sequence[Any] = (), **data: Any) -> None:

@@ -46,7 +46,8 @@ class TokenClassification(Task):
 
     options: TokenClassificationArguments
     name, objective = "token_classification", "fine-tuning for token classification"
-    auto_class, blended_rows = "AutoModelForTokenClassification", 5_000
+    auto_class = "AutoModelForTokenClassification"
+    blended_rows = 5_000
     label_names: list[str]
     balance_of = "training tokens"
     probability_note = "The probability is that of the least sure tag: of the sentence, and of each entity."

@@ -17,6 +17,11 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM, 
 
 from lacuna.corpus import builtin_questions, read_labelled
 from lacuna.tasks.base.rows import write_rows
+from lacuna.tasks.classification.task import Classification
+from lacuna.tasks.question_answering.task import QuestionAnswering
+from lacuna.tasks.token_classification.task import TokenClassification
+from lacuna.training import fine_tuning
+from lacuna.training.arguments import FineTuningArguments
 
 
 def by_seed(*scores: float, **more: Any) -> dict[int, dict[str, Any]]:
@@ -220,3 +225,15 @@ def test_it_fine_tunes_measures_and_reports(stand_ins: Path, tmp_path: Path) -> 
     again = run("benchmarks/transfer.py", *words, *only, "--report_only", timeout=100)
     assert again.returncode == 0, again.stderr
     assert path.with_suffix(".md").read_text().partition("Machine")[0] == table
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "blends"),
+    [(Classification, 5000, True), (Classification, 5001, False), (TokenClassification, 5000, True),
+     (TokenClassification, 5001, False), (QuestionAnswering, 1, False)],
+)  # fmt: skip
+def test_few_rows_are_learned_as_the_recipes_learn_them(task, rows, blends) -> None:
+    work = object.__new__(task)  # without its rows
+    work.num_examples = rows
+    decided = fine_tuning._runs_for(torch.nn.Linear(2, 2), work, FineTuningArguments())
+    assert decided == (transfer.BLEND if blends else {"seeds": 1})
