@@ -18,17 +18,14 @@ import json
 import math
 from argparse import Namespace
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import DATA, LONG, Kept, begin, find_device, find_texts, make_parser, run_recipe, short_hash, table
-from tqdm import tqdm
+from harness import DATA, LONG, Kept, at_once, begin, find_texts, make_parser, run_recipe, short_hash, table
 
 WORDS, PASSES = 10_000_000, 10  # https://babylm.github.io
 HELD_OUT = 0.05  # of the texts, for the loss
-AT_ONCE = 5  # judges on a GPU, which spend most of their time on its host
 RECORD = 0.7402  # BLiMP: GPT-BERT, 8 layers of 512, strict-small (docs/pretraining.md)
 
 
@@ -98,10 +95,7 @@ class Challenge:
         found = []
         checkpoints, suites = sorted((self.run / "checkpoints").glob("step-*")), [*map(Path, self.options.suites)]
         asked = [(checkpoint, suite.resolve()) for checkpoint in checkpoints for suite in suites]
-        with ThreadPoolExecutor(AT_ONCE if find_device().type == "cuda" else 1) as pool:
-            results = dict(
-                zip(asked, tqdm(pool.map(lambda it: self.judge(*it), asked), total=len(asked)), strict=True)
-            )
+        results = dict(zip(asked, at_once(self.judge, asked), strict=True))
         for checkpoint in checkpoints:
             step = int(checkpoint.name.removeprefix("step-"))
             near = min(passes, key=lambda known: abs(known - step))

@@ -1,6 +1,6 @@
 """What pretraining pays: tasks from pretrained weights and from first ones, beside what needs no language model.
 
-    python benchmarks/transfer.py --models runs/model                                   # an encoder: an hour or more
+    python benchmarks/transfer.py --models runs/model                                   # an encoder: under an hour
     python benchmarks/transfer.py --models runs/model runs/other --seeds 0,1,2,3,4      # first weights are shared
     python benchmarks/transfer.py --models runs/model --only sst2_100 wnut17 --steps 5  # a laptop, a minute
     python benchmarks/transfer.py --models runs/model --report_only                     # what is there
@@ -9,7 +9,8 @@
 A model, be it encoder, decoder or encoder-decoder, gets the tasks that its shape can do. A run is the recipe with its
 default options (`TASKS` has the exceptions) but for the weights: those of the last step, or the mean of three runs
 where that is the default; choosing the best on the held-out rows would flatter them. It begins from the model, or from
-first weights of its architecture, drawn from the seed. Results stay under --work_dir; changed code needs another one.
+first weights of its architecture, drawn from the seed. Tasks run at once, up to four, a core or more each. Results
+stay under --work_dir; changed code needs another one.
 
 `guess` and `words` (TF-IDF with logistic regression; for names, words around them; for questions, words in common) are
 what recipes report. `skip-gram` is logistic regression on means of word vectors that gensim learns from the novels.
@@ -32,11 +33,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import transformers
-from harness import DATA, LONG, Kept, begin, make_parser, run_recipe, short_hash, shown, table
+from harness import DATA, LONG, Kept, at_once, begin, make_parser, run_recipe, short_hash, shown, table
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from tqdm import tqdm
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
@@ -80,7 +80,7 @@ TASKS = {
 } | {
     "sst2": Task("SST-2", *LABELS, ("{data}/sst2/train.tsv", SST2), {"max_epochs": 2}),
     "wnut17": Task("WNUT-17: names in messages", "token_classification", "f1", WNUT17, BLEND),
-    "squad": Task("SQuAD, 3,000 questions", *SPANS, SQUAD, best=100),
+    "squad": Task("SQuAD, 3,000 questions", *SPANS, SQUAD, {"max_epochs": 5}, best=100),  # more gain nothing
     "classification": Task("built-in: module family of a docstring", *LABELS, BUILTIN, BLEND),
     "classification_500": Task("built-in: the same, 500 docstrings", *LABELS, FEW, BLEND, True),
     "questions": Task("built-in: default of a parameter", *SPANS, best=100),
@@ -92,7 +92,7 @@ TASKS = {
     "blimp": Task("BLiMP, 50 of each paradigm", "minimal_pairs", "accuracy", ("{data}/blimp",), {"max_examples": 50}),
     "bits_per_byte": Task("SQuAD, held out", "bits_per_byte", "bits_per_byte", ("{work}/squad-texts.jsonl",)),
 }
-SUITES = {"minimal_pairs", "bits_per_byte"}
+SUITES, LINEAR = {"minimal_pairs", "bits_per_byte"}, {"classification", "probe"}
 CANNOT = {"encoder": {"seq2seq"}, "decoder": {"seq2seq"}, "encoder-decoder": {"token_classification", *SUITES}}
 
 
@@ -275,9 +275,9 @@ class Pretrained:
         files = [path for name in ("run", "results") if (path := self.folder / f"{name}.json").is_file()]
         facts: dict[str, Any] = {key: value for path in files for key, value in json.loads(path.read_text()).items()}
         facts |= {name: " ".join(Path(path).name for path in facts.get(name) or ()) for name in ("data", "for_file")}
-        names = ["objective", "data", *("for_file", "for_share") * bool(facts["for_file"]), "steps", "train_tokens"]
-        names += ["teacher_seconds", "train_seconds", "eval_loss"]
-        return {name: facts[name] for name in names if facts.get(name)}
+        facts["for_share"] = facts["for_file"] and facts["for_share"]
+        names = "objective data for_file for_share steps train_tokens teacher_seconds train_seconds eval_loss"
+        return {name: facts[name] for name in names.split() if facts.get(name)}
 
     def first(self, work: Path, seed: int) -> Path:
         """The folder of first weights, which folders of the same architecture and tokenizer share."""
@@ -311,6 +311,12 @@ class Benchmark:
                 self.contents[name] = short_hash(*(file.read_bytes() for file in whole))
         except FileNotFoundError as error:
             raise SystemExit(f"--data {self.data} has no {error.filename}; leave its task out with --only") from error
+
+    def prepare(self) -> None:
+        """Make what several tasks need, before they run at once."""
+        _ = [model.first(self.work, seed) for model in self.models for seed in self.options.seeds]
+        if self.novels and any(TASKS[name].recipe in LINEAR for name in self.options.only):
+            word_vectors(self.novels, self.work)
 
     def result(self, name: str, weights: str, work: Callable[[], dict[str, Any]], **options: Any) -> Any:
         """What came of a task with these weights and options, made now if it is not there; None if it must not be."""
@@ -357,7 +363,7 @@ class Benchmark:
                 if result := self.result(name, weights, work, **options):
                     found[kind][seed] = result
         skip_gram = None
-        if self.novels and task.recipe in ("classification", "probe"):
+        if self.novels and task.recipe in LINEAR:
             work = lambda: linear_score(word_vectors(self.novels, self.work), self.files[name])  # noqa: E731
             skip_gram = self.result(name, "skip-gram", work)
         return row_of(name, found, skip_gram) if found["pretrained"] else {}
@@ -381,17 +387,19 @@ def main() -> None:
     if not options.models:
         return print(f"wrote what the tasks read to {options.work_dir}")
     models: dict[str, list[dict[str, Any]]] = {model.name: [] for model in benchmark.models}
-    for model, name in tqdm([(model, name) for model in benchmark.models for name in options.only], unit="task"):
-        models[model.name] += filter(None, [benchmark.row(model, name)])
+    if not options.report_only:
+        benchmark.prepare()
+    tasks = [(model, name) for model in benchmark.models for name in options.only]
+    for (model, _), row in zip(tasks, at_once(benchmark.row, tasks), strict=True):
+        models[model.name] += filter(None, [row])
     report.body |= {"models": models, "mean_share": {name: mean_share(rows) for name, rows in models.items()}}
     parts = benchmark.parts
     line = (
         "Scores are from 0 to 1, bits per byte aside. After ± stands the standard error: over seeds, without that of "
         "the held-out rows, which are the same for all (0.015 for 872); with one seed, that of the held-out rows. The "
         "share is (pretrained - first weights) / (1 - first weights); in its mean, tasks without an error count as "
-        "exact. All of it took "
-        f"{sum(part['seconds'] for part in parts) / 60:.0f} minutes, {sum(not part['quiet'] for part in parts)} of "
-        f"{len(parts)} runs beside other programs, at {', '.join(sorted({part['commit'] for part in parts}))}."
+        f"exact. {len(parts)} runs, several at once, took {sum(part['seconds'] for part in parts) / 60:.0f} minutes "
+        f"together, at {', '.join(sorted({part['commit'] for part in parts}))}."
     )
     report.body["pretraining"] = stories = {model.name: model.story() for model in benchmark.models}
     lines = [line, "", *side_by_side(models)]

@@ -3,8 +3,6 @@
     accelerate launch recipes/finetune_classification.py --model runs/model --output_dir runs/classifier
     accelerate launch recipes/finetune_classification.py --model runs/model \\
         --train_file train.tsv --eval_file dev.tsv --output_dir runs/mine
-    torchrun --nproc_per_node 2 recipes/finetune_classification.py --model runs/model --max_steps 20
-    python recipes/finetune_classification.py --model runs/model --train_file rows.csv --dry_run
     accelerate launch recipes/finetune_classification.py --model runs/model --train_file rows.csv \\
         --unlabelled_file more.csv --teacher runs/classifier --output_dir runs/better
 

@@ -2,8 +2,6 @@
 
     accelerate launch recipes/finetune_embeddings.py --model runs/model --train_file rows.jsonl
     accelerate launch recipes/finetune_embeddings.py --model runs/model --data my_texts/
-    torchrun --nproc_per_node 2 recipes/finetune_embeddings.py --model runs/model --train_file stsb.csv --max_steps 20
-    python recipes/finetune_embeddings.py --model runs/model --train_file triples.jsonl --dry_run
 
 Rows are read from .jsonl, .csv, .tsv and .parquet, from folders that `datasets` saved and from the Hub: two texts with
 a score of how alike they are, two that belong together (question and answer), or three of which the last does not.

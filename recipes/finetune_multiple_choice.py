@@ -2,8 +2,6 @@
 
     accelerate launch recipes/finetune_multiple_choice.py --model runs/model \\
         --train_file train.csv --eval_file val.csv --output_dir runs/chooser
-    torchrun --nproc_per_node 2 recipes/finetune_multiple_choice.py --model runs/model --train_file train.jsonl
-    python recipes/finetune_multiple_choice.py --model runs/model --train_file train.jsonl --dry_run
 
 Questions are read from .jsonl, .csv, .tsv and .parquet, from folders that `datasets` saved and from the Hub: a context
 and/or a question, with a list of choices, of any number in each row, or with a column for each choice as in SWAG

@@ -2,8 +2,6 @@
 
     accelerate launch recipes/finetune_seq2seq.py --model runs/model --output_dir runs/translator \\
         --train_file train.en --train_target_file train.de --eval_file val.en --eval_target_file val.de
-    torchrun --nproc_per_node 2 recipes/finetune_seq2seq.py --model runs/model --train_file pairs.csv
-    python recipes/finetune_seq2seq.py --model runs/model --train_file pairs.jsonl --dry_run
 
 Pairs are two columns of .jsonl, .csv, .tsv or .parquet files, of folders that `datasets` saved or of data sets of the
 Hub, or two files whose lines belong together. An encoder-decoder (recipes/pretrain.py --objective denoising) reads the

@@ -2,8 +2,6 @@
 
     accelerate launch recipes/finetune_token_classification.py --model runs/model \\
         --train_file train.conll --eval_file dev.conll --output_dir runs/tagger
-    torchrun --nproc_per_node 2 recipes/finetune_token_classification.py --model runs/model --train_file train.conll
-    python recipes/finetune_token_classification.py --model runs/model --train_file rows.jsonl --dry_run
 
 Tagged sentences are read from columns of CoNLL (.conll, .txt: a token and its tag a line, an empty line after each
 sentence), from .jsonl and .parquet with a list of tokens and a list of tags in each row, from folders that `datasets`

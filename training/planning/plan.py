@@ -18,7 +18,7 @@ from ..stages import Stage, Works, epochs_per_step, mean_over_run, resolve
 from .flops import GPUS, Gpu, find_gpu, peak_flops
 from .memory import Memory, StepNeeds
 
-_PROCESS = 0.5e9  # bytes that Python with its libraries, or a CUDA context, takes before there is a model
+_PROCESS = 0.65e9  # bytes that Python with its libraries, or a CUDA context, takes before there is a model
 _MEANING = {
     "activations": "kept by the forward pass for backward",
     "gradients": "at the fullest moment, with all else that backward or the optimizer holds",
