@@ -26,10 +26,10 @@ PRETRAIN = (
 STAGES = {
     "tokenizer": "recipes/train_tokenizer.py --vocab_size 4096 --output_dir {out}/tokenizer",
     "corpus": "recipes/prepare_corpus.py --tokenizer {out}/tokenizer --output_dir {out}/corpus",
-    "encoder": PRETRAIN + "--objective mlm --max_steps 500 --max_minutes 2 --output_dir {out}/encoder",
+    "encoder": PRETRAIN + "--objective mlm_contrastive --max_steps 500 --max_minutes 2 --output_dir {out}/encoder",
     "decoder": PRETRAIN + "--objective clm --max_steps 200 --max_minutes 0.8 --output_dir {out}/decoder",
-    "classifier": "launch recipes/finetune_classification.py --model {out}/encoder --max_epochs 3 --max_minutes 1 "
-    "--eval_steps 0 --output_dir {out}/classifier",
+    "classifier": "launch recipes/finetune_classification.py --model {out}/encoder --eval_fraction 0.87 "
+    "--eval_steps 0 --output_dir {out}/classifier",  # some 500 labels to learn from: few, as people have them
     "questions": "launch recipes/finetune_question_answering.py --model {out}/encoder --max_epochs 2 --max_minutes 1 "
     "--eval_steps 0 --output_dir {out}/questions",
 }

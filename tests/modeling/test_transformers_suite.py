@@ -313,6 +313,7 @@ def test_model_passes_the_tests_of_the_library(name: str, group: str, adapted: C
     if not names:
         pytest.skip(f"no test of {mixin} for {name} here; those of generation need LACUNA_TRANSFORMERS_CHECKOUT")
 
+    transformers.logging.set_verbosity_warning()  # they look for warnings, which a test before may have turned off
     result = unittest.TestResult()
     unittest.TestSuite(case(test) for test in names).run(result)
 
