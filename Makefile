@@ -20,7 +20,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@mkdir -p $(VENV)/types && ln -sfn ../.. $(VENV)/types/lacuna  # for mypy and editors, which see no import hooks
 	@touch $(INSTALLED)
 
-demo: install ## From raw text to fine-tuned models, six minutes on two cores
+demo: install ## From raw text to fine-tuned models, six or seven minutes on two cores
 	@echo "== demo: tokenizer, encoder, decoder, classification, questions; then try them"
 	@$(BIN)/python recipes/demo.py
 

@@ -1,6 +1,6 @@
 """`make demo` with a dated report of its table.
 
-python benchmarks/demo.py                              # runs recipes/demo.py, about five minutes on two cores
+python benchmarks/demo.py                              # runs recipes/demo.py, six or seven minutes on two cores
 python benchmarks/demo.py --report_only                # reports the last run in runs/demo
 """
 

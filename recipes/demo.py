@@ -1,6 +1,6 @@
 """From raw text to fine-tuned models: the recipes one after another on the built-in text, then their results at work.
 
-    python recipes/demo.py                  # about five minutes on two cores; writes runs/demo
+    python recipes/demo.py                  # six or seven minutes on two cores; writes runs/demo
 
 Every stage is a command that you can type yourself; it is printed before it runs. The demo ends with a table and
 fails when a model is not clearly better than a guess that needs no model.

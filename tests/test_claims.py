@@ -188,7 +188,6 @@ FACTS: dict[str, list[str]] = {
     ],
     "docs/pretraining.md": [
         "a standard error of nearly three points",  # of 382 rows
-        "some four points apart",
         "the benchmarks for 20 minutes on two cores with AMX",
         "as one core did in 100 minutes",
         "that follows the first 5 minutes was above",

@@ -118,8 +118,9 @@ def test_a_compiled_model_computes_the_same_and_warming_up_changes_nothing(famil
     torch.manual_seed(3)
     before = torch.get_rng_state()
     work, half = Rows(), partial(torch.autocast, "cpu", torch.bfloat16, enabled=dtype is not None)
+    backward = torch.Tensor.backward
     with half():  # as the model that accelerate has prepared does by itself
-        assert warm_up(compiled, stages_of(work), device=torch.device("cpu"), backward=lambda loss: loss.backward()) > 0
+        assert warm_up(compiled, stages_of(work), device=torch.device("cpu"), backward=backward) > 0
     assert torch.equal(torch.get_rng_state(), before)
     assert all(weight.grad is None for weight in compiled.parameters()) and [*compiled.state_dict()] == names
     for mine, theirs in zip(compiled.parameters(), plain.parameters(), strict=True):
