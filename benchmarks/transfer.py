@@ -80,7 +80,7 @@ TASKS = {
 } | {
     "sst2": Task("SST-2", *LABELS, ("{data}/sst2/train.tsv", SST2), {"max_epochs": 2}),
     "wnut17": Task("WNUT-17: names in messages", "token_classification", "f1", WNUT17, BLEND),
-    "squad": Task("SQuAD, 3,000 questions", *SPANS, SQUAD, {"max_epochs": 5}, best=100),  # more gain nothing
+    "squad": Task("SQuAD, 3,000 questions", *SPANS, SQUAD, {"max_epochs": 5}, best=100),  # eight are no better
     "classification": Task("built-in: module family of a docstring", *LABELS, BUILTIN, BLEND),
     "classification_500": Task("built-in: the same, 500 docstrings", *LABELS, FEW, BLEND, True),
     "questions": Task("built-in: default of a parameter", *SPANS, best=100),

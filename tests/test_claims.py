@@ -63,24 +63,24 @@ CLAIMS: dict[str, list[str]] = {
         "{questions-tried[rows][3][after 12]} |",
         "reciprocal rank | {search-tried[rows][0][MRR at 10]} | {search-tried[rows][5][with words: MRR at 10]} | "
         "{search-tried[rows][7][with words: MRR at 10]} |",
-        "messages: F1 | {transfer-twenty[models][runs/novels_20_minutes][3][words]:.3f} | "
-        "{transfer-twenty[models][runs/novels_20_minutes][3][first_weights][0]:.3f} | "
-        "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][0]:.3f} |",
-        "(SQuAD): F1 | {transfer-twenty[models][runs/novels_20_minutes][4][words]:.3f} | "
-        "{transfer-twenty[models][runs/novels_20_minutes][4][first_weights][0]:.3f} ± "
-        "{transfer-twenty[models][runs/novels_20_minutes][4][first_weights][1]:.3f} | "
-        "{transfer-twenty[models][runs/novels_20_minutes][4][pretrained][0]:.3f} ± "
-        "{transfer-twenty[models][runs/novels_20_minutes][4][pretrained][1]:.3f} |",
-        "2,000 labels: accuracy | {transfer-twenty[models][runs/novels_20_minutes][0][words]:.3f} | "
-        "{transfer-twenty[models][runs/novels_20_minutes][0][first_weights][0]:.3f} ± "
-        "{transfer-twenty[models][runs/novels_20_minutes][0][first_weights][1]:.3f} | "
-        "{transfer-twenty[models][runs/novels_20_minutes][0][pretrained][0]:.3f} ± "
-        "{transfer-twenty[models][runs/novels_20_minutes][0][pretrained][1]:.3f} |",
-        "the same, all labels | {transfer-twenty[models][runs/novels_20_minutes][1][words]:.3f} | "
-        "{transfer-twenty[models][runs/novels_20_minutes][1][first_weights][0]:.3f} ± "
-        "{transfer-twenty[models][runs/novels_20_minutes][1][first_weights][1]:.3f} | "
-        "{transfer-twenty[models][runs/novels_20_minutes][1][pretrained][0]:.3f} ± "
-        "{transfer-twenty[models][runs/novels_20_minutes][1][pretrained][1]:.3f} |",
+        "messages: F1 | {transfer-twenty[models][runs/novels_20_minutes][4][words]:.3f} | "
+        "{transfer-twenty[models][runs/novels_20_minutes][4][first_weights][0]:.3f} | "
+        "{transfer-twenty[models][runs/novels_20_minutes][4][pretrained][0]:.3f} |",
+        "(SQuAD): F1 | {transfer-twenty[models][runs/novels_20_minutes][5][words]:.3f} | "
+        "{transfer-twenty[models][runs/novels_20_minutes][5][first_weights][0]:.3f} ± "
+        "{transfer-twenty[models][runs/novels_20_minutes][5][first_weights][1]:.3f} | "
+        "{transfer-twenty[models][runs/novels_20_minutes][5][pretrained][0]:.3f} ± "
+        "{transfer-twenty[models][runs/novels_20_minutes][5][pretrained][1]:.3f} |",
+        "2,000 labels: accuracy | {transfer-twenty[models][runs/novels_20_minutes][2][words]:.3f} | "
+        "{transfer-twenty[models][runs/novels_20_minutes][2][first_weights][0]:.3f} ± "
+        "{transfer-twenty[models][runs/novels_20_minutes][2][first_weights][1]:.3f} | "
+        "{transfer-twenty[models][runs/novels_20_minutes][2][pretrained][0]:.3f} ± "
+        "{transfer-twenty[models][runs/novels_20_minutes][2][pretrained][1]:.3f} |",
+        "the same, all labels | {transfer-twenty[models][runs/novels_20_minutes][3][words]:.3f} | "
+        "{transfer-twenty[models][runs/novels_20_minutes][3][first_weights][0]:.3f} ± "
+        "{transfer-twenty[models][runs/novels_20_minutes][3][first_weights][1]:.3f} | "
+        "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][0]:.3f} ± "
+        "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][1]:.3f} |",
         "has, after {time_to_loss-amx[summary][compared][0][our shortest run at or below it, minutes]:.2f} "
         "minutes of training, the held-out loss of a native ModernBERT that was tuned and trained with Muon for "
         "{time_to_loss-amx[summary][compared][0][its minutes]:.0f}, in one seed (",
