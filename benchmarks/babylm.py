@@ -3,7 +3,6 @@
     python benchmarks/babylm.py --max_words 20000 --epochs 2 --size tiny --max_examples 5    # a laptop, two minutes
     python benchmarks/babylm.py --texts babylm_10M/ --suites blimp/ blimp_supplement/        # one GPU, or a night
     python benchmarks/babylm.py --minutes 120 --size tiny                                    # as far as that gets
-    python benchmarks/babylm.py --report_only                                                # what is there
 
 The rules (https://babylm.github.io): at most ten million words, read at most ten times; the tokenizer is of the same
 words. --texts are .txt files, by default the novels of LACUNA_DATA (their first ten million words). The model is one

@@ -136,9 +136,10 @@ def peak_memory(*, reset: bool = False) -> int:
 def at_once(work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
     """What the work gives for each task, in order; up to four run at once, each on its share of the cores."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
-    shares = [cores[place::4] for place in range(4) if cores[place::4]]
-    begin = (lambda: os.sched_setaffinity(0, shares.pop())) if shares else None  # of this thread, and what it starts
-    with ThreadPoolExecutor(max(1, len(shares)), initializer=begin) as pool:
+    count = max(1, min(4, len(tasks), len(cores)))
+    shares = [cores[place::count] for place in range(count)]
+    begin = (lambda: os.sched_setaffinity(0, shares.pop())) if cores else None  # of this thread, and what it starts
+    with ThreadPoolExecutor(count, initializer=begin) as pool:
         yield from tqdm(pool.map(lambda task: work(*task), tasks), total=len(tasks), unit="task")
 
 

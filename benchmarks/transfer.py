@@ -3,7 +3,6 @@
     python benchmarks/transfer.py --models runs/model                                   # an encoder: under an hour
     python benchmarks/transfer.py --models runs/model runs/other --seeds 0,1,2,3,4      # first weights are shared
     python benchmarks/transfer.py --models runs/model --only sst2_100 wnut17 --steps 5  # a laptop, a minute
-    python benchmarks/transfer.py --models runs/model --report_only                     # what is there
     python benchmarks/transfer.py --work_dir runs/sensor --only classification          # own_text.jsonl to pretrain on
 
 A model, be it encoder, decoder or encoder-decoder, gets the tasks that its shape can do. A run is the recipe with its
@@ -275,7 +274,7 @@ class Pretrained:
         files = [path for name in ("run", "results") if (path := self.folder / f"{name}.json").is_file()]
         facts: dict[str, Any] = {key: value for path in files for key, value in json.loads(path.read_text()).items()}
         facts |= {name: " ".join(Path(path).name for path in facts.get(name) or ()) for name in ("data", "for_file")}
-        facts["for_share"] = facts["for_file"] and facts["for_share"]
+        facts["for_share"] = facts["for_file"] and facts.get("for_share")
         names = "objective data for_file for_share steps train_tokens teacher_seconds train_seconds eval_loss"
         return {name: facts[name] for name in names.split() if facts.get(name)}
 
@@ -314,7 +313,9 @@ class Benchmark:
 
     def prepare(self) -> None:
         """Make what several tasks need, before they run at once."""
-        _ = [model.first(self.work, seed) for model in self.models for seed in self.options.seeds]
+        for model in self.models:
+            for seed in self.options.seeds:
+                model.first(self.work, seed)
         if self.novels and any(TASKS[name].recipe in LINEAR for name in self.options.only):
             word_vectors(self.novels, self.work)
 

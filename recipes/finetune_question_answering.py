@@ -3,7 +3,6 @@
     accelerate launch recipes/finetune_question_answering.py --model runs/model --output_dir runs/answers
     accelerate launch recipes/finetune_question_answering.py --model runs/model \\
         --train_file train-v2.0.json --eval_file dev-v2.0.json --output_dir runs/mine
-    python recipes/finetune_question_answering.py --model runs/model --train_file rajpurkar/squad --dry_run
 
 The first runs on a laptop in about a minute: without --train_file the questions ask for the defaults of parameters of
 the standard library. Questions are read from SQuAD JSON (1.1 and 2.0, where some have no answer), from .jsonl or

@@ -63,6 +63,7 @@ CLAIMS: dict[str, list[str]] = {
         "{questions-tried[rows][3][after 12]} |",
         "reciprocal rank | {search-tried[rows][0][MRR at 10]} | {search-tried[rows][5][with words: MRR at 10]} | "
         "{search-tried[rows][7][with words: MRR at 10]} |",
+        "and then, from {demo-labels-tried[rows][0][labels]} labelled docstrings of that text, which of eight",
         "messages: F1 | {transfer-twenty[models][runs/novels_20_minutes][4][words]:.3f} | "
         "{transfer-twenty[models][runs/novels_20_minutes][4][first_weights][0]:.3f} | "
         "{transfer-twenty[models][runs/novels_20_minutes][4][pretrained][0]:.3f} |",

@@ -1,10 +1,13 @@
 """Options, results that are kept by their settings, memory, and budgets."""
 
 import json
+import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
-from harness import Kept, make_parser
+from harness import Kept, at_once, make_parser
 from time_to_loss import Budget, finite
 
 
@@ -48,3 +51,33 @@ def test_a_default_gives_the_type_of_an_option(capsys: pytest.CaptureFixture[str
     for wrong in (["--count", "0"], ["--seeds", "a"], ["--names", "c"]):
         with pytest.raises(SystemExit):
             parser.parse_args([*words, *wrong])
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not tell threads their cores")
+def test_tasks_at_once_have_the_cores_among_them_and_come_back_in_order() -> None:
+    before, meet = os.sched_getaffinity(0), threading.Barrier(min(2, len(os.sched_getaffinity(0))))
+
+    def work(number: int, wait: bool) -> tuple[int, set[int]]:
+        if wait:
+            meet.wait(timeout=60)  # breaks where they do not run at once
+        return number, os.sched_getaffinity(0)
+
+    found = [*at_once(work, [(3, True), (1, True)][: meet.parties])]
+    assert [number for number, _ in found] == [3, 1][: meet.parties]
+    assert set.union(*(cores for _, cores in found)) == before and sum(len(cores) for _, cores in found) == len(before)
+    assert [*at_once(work, [(7, False)])] == [(7, before)], "one task has all of them"
+    assert os.sched_getaffinity(0) == before and [*at_once(work, [])] == []
+
+
+def test_a_task_that_fails_ends_those_that_wait() -> None:
+    done: list[int] = []
+
+    def work(number: int) -> None:
+        if number == 0:
+            raise ValueError("no")
+        time.sleep(0.05)
+        done.append(number)
+
+    with pytest.raises(ValueError, match="no"):
+        list(at_once(work, [(number,) for number in range(100)]))
+    assert len(done) < 20
