@@ -84,7 +84,7 @@ TASKS = {
     "classification_500": Task("built-in: the same, 500 docstrings", *LABELS, FEW, BLEND, True),
     "questions": Task("built-in: default of a parameter", *SPANS, best=100),
     "multi30k": Task(
-        *("Multi30k, English to German", "seq2seq", "chrf", tuple(f"{{data}}/multi30k/{name}" for name in MULTI30K)),
+        *("Multi30k, English to German", "seq2seq", "bleu", tuple(f"{{data}}/multi30k/{name}" for name in MULTI30K)),
         *({"max_epochs": 1.5, "max_length": 64, "max_target_length": 64}, False, 100),
     ),
     "probe": Task("linear probe: SST-2, 2,000 phrases", "probe", "accuracy", ("{work}/sst2-2000.tsv", SST2)),
