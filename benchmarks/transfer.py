@@ -8,8 +8,7 @@
 A model, be it encoder, decoder or encoder-decoder, gets the tasks that its shape can do. A run is the recipe with its
 default options (`TASKS` has the exceptions) but for the weights: those of the last step, or the mean of three runs
 where that is the default; choosing the best on the held-out rows would flatter them. It begins from the model, or from
-first weights of its architecture, drawn from the seed. Tasks run at once, up to four, a core or more each. Results
-stay under --work_dir; changed code needs another one.
+first weights drawn from the seed. Up to four run at once. Results stay in --work_dir; other code needs another one.
 
 `guess` and `words` (TF-IDF with logistic regression; for names, words around them; for questions, words in common) are
 what recipes report. `skip-gram` is logistic regression on means of word vectors that gensim learns from the novels.
@@ -71,9 +70,9 @@ MULTI30K = ("train.en", "test_2016_flickr.en", "train.de", "test_2016_flickr.de"
 # The test part of WNUT-17 has words with the tags of several people.
 SST2, WNUT17 = "{data}/sst2/dev.tsv", ("{data}/wnut17/wnut17train.conll", "{data}/wnut17/emerging.dev.conll")
 BUILTIN, SQUAD = (tuple(f"{{work}}/{name}-{part}.jsonl" for part in QUESTIONS) for name in ("docstrings", "squad"))
-FEW = ("{work}/docstrings-500.jsonl", BUILTIN[1])
+LAST = {"average": "none", "eval_steps": 0}  # the weights of the last step, which alone are judged
 BLEND = {"seeds": 3, "soup": True}  # the default of few rows (test_transfer.py); seed 1 has the runs 10, 11 and 12
-OWN_TEXT = "own_text.jsonl"  # the built-in text, from which each held-out docstring is cut
+DRAWN, OWN_TEXT = "{work}/docstrings-500.jsonl", "own_text.jsonl"  # without the held-out docstrings
 TASKS = {
     f"sst2_{n}": Task(f"SST-2, {n:,} phrases", *LABELS, (f"{{work}}/sst2-{n}.tsv", SST2), BLEND, True) for n in COUNTS
 } | {
@@ -81,7 +80,7 @@ TASKS = {
     "wnut17": Task("WNUT-17: names in messages", "token_classification", "f1", WNUT17, BLEND),
     "squad": Task("SQuAD, 3,000 questions", *SPANS, SQUAD, {"max_epochs": 5}, best=100),  # eight are no better
     "classification": Task("built-in: module family of a docstring", *LABELS, BUILTIN, BLEND),
-    "classification_500": Task("built-in: the same, 500 docstrings", *LABELS, FEW, BLEND, True),
+    "classification_500": Task("built-in: the same, 500 docstrings", *LABELS, (DRAWN, BUILTIN[1]), BLEND, True),
     "questions": Task("built-in: default of a parameter", *SPANS, best=100),
     "multi30k": Task(
         *("Multi30k, English to German", "seq2seq", "bleu", tuple(f"{{data}}/multi30k/{name}" for name in MULTI30K)),
@@ -342,7 +341,7 @@ class Benchmark:
             metric = task.metric if task.metric in done else f"masked_{task.metric}"
             guess = done.get(f"baseline_{metric}", done.get(f"baseline_unigram_{metric}"))
             return {"metric": metric, "score": done[metric], "guess": guess, "held_out": done.get("pairs")}
-        done = run_recipe(f"finetune_{task.recipe}", {"average": "none", "seeds": 1, **given, "output_dir": out})
+        done = run_recipe(f"finetune_{task.recipe}", {"seeds": 1, **LAST, **given, "output_dir": out})
         judged = (out / "predictions.jsonl").read_bytes().count(b"\n")
         shutil.rmtree(out)  # its log stays
         scores = {f"eval_{task.metric}": "score", f"baseline_{task.metric}": "guess", f"words_{task.metric}": "words"}
