@@ -133,17 +133,17 @@ def test_the_share_of_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
         throughput.see(work, batch, rows=8)
     expected = 3 * 4 * planned(model, batch) / (2 * 1e9 * 7.0)
     state = torch.get_rng_state()
-    assert throughput.share(seconds=7.0, trained=9.0) == pytest.approx(expected)
+    assert throughput.share(seconds=7.0, trained=99.0) == pytest.approx(expected)
     assert torch.equal(torch.get_rng_state(), state)
     throughput.see(work, batch, rows=8)
     assert throughput.share(seconds=7.0, trained=1.0) is None, "a CPU is measured later"
     throughput.see(work, batch, rows=8)
-    assert throughput.share(seconds=7.0, trained=9.0) == pytest.approx(expected / 3)
+    assert throughput.share(seconds=7.0, trained=99.0) == pytest.approx(expected / 3)
     monkeypatch.setattr(model.config, "use_cache", False)
     work.loss = lambda model, batch, counts: 1 / bool(model.get_input_embeddings().weight.sum() > 0)  # type: ignore[method-assign]
     throughput = Throughput(model, accelerator)
     throughput.see(work, batch, rows=8)
-    assert throughput.share(seconds=7.0, trained=9.0) is None
+    assert throughput.share(seconds=7.0, trained=99.0) is None
 
 
 def test_gpus_are_found_by_what_torch_calls_them() -> None:

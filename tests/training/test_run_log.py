@@ -213,10 +213,10 @@ def test_drawing_takes_a_tenth_of_the_time_and_the_end_is_drawn(tmp_path, monkey
     for step in range(1, 10):
         clock.now += 7.0
         log.evaluation({"step": step, "eval_loss": 1.0})
-    assert drawn == [1, 4, 7]
+    assert drawn == [3, 6, 9]
     log.close()
     log.finish({})
-    assert drawn == [1, 4, 7, 9]
+    assert drawn == [3, 6, 9, 9]
 
 
 def test_without_a_terminal_a_line_for_each_evaluation_and_signs_of_life(tmp_path, capsys, clock) -> None:

@@ -99,7 +99,7 @@ def _measured_on_cpu(dtype: torch.dtype, threads: int) -> float:
     return best
 
 
-WAIT = 5.0  # seconds of training before a CPU's peak is measured, which takes a third of one
+WAIT = 30.0  # seconds of training before a CPU's peak is measured and operations are counted, which takes some
 
 
 class Throughput:

@@ -211,7 +211,7 @@ class RunLog:
         self._failing = self._curves_failed = self.on_terminal = False
         self._step: int | None = first_step or None
         self._done, self._timed_from = done, (0.0, 0.0)
-        self._curves_wait_until = -math.inf
+        self._curves_wait_until = time.monotonic() + 20.0  # a short run is drawn once, at its end
         self._printed = time.monotonic()
         with contextlib.suppress(AttributeError, ValueError, OSError):
             self.on_terminal = enabled and (_IN_NOTEBOOK or sys.stderr.isatty())
