@@ -46,6 +46,13 @@ def test_many_steps_want_less_down_to_the_rate_of_a_new_model() -> None:
     assert rate(Wide(0.1), max_steps=1200, lora_rank=4) == pytest.approx(3e-3)
 
 
+def test_models_that_write_want_twice_as_much_and_no_less_for_many_steps() -> None:
+    model = Wide(0.1)
+    model.get_output_embeddings = lambda: model.embeddings  # type: ignore[method-assign, assignment]
+    assert rate(model) == rate(model, max_steps=300_000) == pytest.approx(3e-3)
+    assert rate(model, max_steps=300_000, lora_rank=4) == pytest.approx(3e-3)
+
+
 def test_what_does_not_learn_does_not_count() -> None:
     model = Wide(0.02)
     model.layers[0].requires_grad_(False).weight.mul_(100)

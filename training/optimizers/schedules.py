@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from .optimizers import SMALLEST_MATRIX, split_parameters
+from .optimizers import SMALLEST_MATRIX, output_layer, split_parameters
 
 if TYPE_CHECKING:  # which imports the registry below
     from ..arguments import TrainingArguments
 
 _STEP = 0.001
 """Share of a run taken for a step where no number of steps says what it is, so that no step is made at rate zero."""
-
-
 LONG = 420
 """Steps after which the rate of `rsqrt` begins to fall."""
 
@@ -81,7 +79,7 @@ def learning_rate(arguments: "TrainingArguments", *, step: int, progress: float)
     return arguments.learning_rate * min(warmed, 1.0) * SCHEDULES[arguments.schedule](progress, **how)
 
 
-_SHARE, _OF_NEW, _LOWEST = 0.015, 0.02, 1e-5
+_SHARE, _OF_WRITERS, _OF_NEW, _LOWEST = 0.015, 0.03, 0.02, 1e-5
 _OF_ADDITIONS, _STEPS = 3e-3, 300
 _WIDTH = 256  # of the models that the numbers above were found on
 
@@ -93,7 +91,8 @@ def with_rate(arguments: "TrainingArguments", model: nn.Module) -> "TrainingArgu
     of its entries: 0.02 in a new model, twice that in BERT, 0.18 after pretraining with Muon. So the rate is 0.015 of
     their root mean square up to a width of 256 (tried on SST-2 with a tiny encoder), and falls with the square of a
     larger one, which gives BERT-base its customary rates. Many steps want less (tried on all of SST-2): beyond 300 it
-    falls with their root, down to the rate of a new model. With LoRA it is 0.003, falling with the width.
+    falls with their root, down to the rate of a new model. Models that write want twice as much, however many steps
+    (tried on Multi30k). With LoRA it is 0.003, falling with the width.
     """
     if arguments.learning_rate is not None:
         return arguments
@@ -102,8 +101,9 @@ def with_rate(arguments: "TrainingArguments", model: nn.Module) -> "TrainingArgu
     if arguments.lora_rank:
         rate = _OF_ADDITIONS * narrow
     else:
-        full, of_new = (_SHARE * size * narrow**2 for size in (_size(model), _OF_NEW))
-        falling = full * min(1.0, math.sqrt(_STEPS / (arguments.max_steps or _STEPS)))
+        writes = output_layer(model) is not None
+        full, of_new = ((_OF_WRITERS if writes else _SHARE) * size * narrow**2 for size in (_size(model), _OF_NEW))
+        falling = full * (1.0 if writes else min(1.0, math.sqrt(_STEPS / (arguments.max_steps or _STEPS))))
         rate = max(_LOWEST, falling, min(full, of_new))
     return replace(arguments, learning_rate=float(f"{rate:.1e}"))
 
