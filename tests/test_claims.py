@@ -82,6 +82,9 @@ CLAIMS: dict[str, list[str]] = {
         "{transfer-twenty[models][runs/novels_20_minutes][3][first_weights][1]:.3f} | "
         "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][0]:.3f} ± "
         "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][1]:.3f} |",
+        "(Multi30k): BLEU | {transfer-translation[models][runs/novels_denoising][0][guess]:.3f} | "
+        "{transfer-translation[models][runs/novels_denoising][0][first_weights][0]:.3f} | "
+        "{transfer-translation[models][runs/novels_denoising][0][pretrained][0]:.3f} |",
         "has, after {time_to_loss-amx[summary][compared][0][our shortest run at or below it, minutes]:.2f} "
         "minutes of training, the held-out loss of a native ModernBERT that was tuned and trained with Muon for "
         "{time_to_loss-amx[summary][compared][0][its minutes]:.0f}, in one seed (",
@@ -125,6 +128,7 @@ CLAIMS: dict[str, list[str]] = {
 FACTS: dict[str, list[str]] = {
     "README.md": [
         "20 minutes on two cores with AMX",
+        "after 20 minutes of `--objective denoising` on English novels",
     ],
     "docs/corpus.md": [
         "up to 128 MiB |",
@@ -173,6 +177,7 @@ FACTS: dict[str, list[str]] = {
         "and at least 1e-5",
         "their RMS is 0.02 in a new model",
         "uses 0.015 times the RMS",
+        "use 0.03 times the RMS, however many steps they make",
     ],
     "docs/planning.md": [
         "30 % by default",
@@ -181,6 +186,7 @@ FACTS: dict[str, list[str]] = {
     ],
     "docs/pretraining.md": [
         "the benchmarks for 20 minutes on two cores with AMX",
+        "that has read English novels for 20 minutes (`--objective denoising`)",
         "as one core did in 100 minutes",
         "Embeddings learn at 0.3 of the rate",
         "It takes the steps of 150 minutes, without AMX, until",
