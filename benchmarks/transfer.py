@@ -70,9 +70,10 @@ MULTI30K = ("train.en", "test_2016_flickr.en", "train.de", "test_2016_flickr.de"
 # The test part of WNUT-17 has words with the tags of several people.
 SST2, WNUT17 = "{data}/sst2/dev.tsv", ("{data}/wnut17/wnut17train.conll", "{data}/wnut17/emerging.dev.conll")
 BUILTIN, SQUAD = (tuple(f"{{work}}/{name}-{part}.jsonl" for part in QUESTIONS) for name in ("docstrings", "squad"))
+FEW = ("{work}/docstrings-500.jsonl", BUILTIN[1])
 LAST = {"average": "none", "eval_steps": 0}  # the weights of the last step, which alone are judged
 BLEND = {"seeds": 3, "soup": True}  # the default of few rows (test_transfer.py); seed 1 has the runs 10, 11 and 12
-DRAWN, OWN_TEXT = "{work}/docstrings-500.jsonl", "own_text.jsonl"  # without the held-out docstrings
+OWN_TEXT = "own_text.jsonl"  # the built-in text, from which each held-out docstring is cut
 TASKS = {
     f"sst2_{n}": Task(f"SST-2, {n:,} phrases", *LABELS, (f"{{work}}/sst2-{n}.tsv", SST2), BLEND, True) for n in COUNTS
 } | {
@@ -80,7 +81,7 @@ TASKS = {
     "wnut17": Task("WNUT-17: names in messages", "token_classification", "f1", WNUT17, BLEND),
     "squad": Task("SQuAD, 3,000 questions", *SPANS, SQUAD, {"max_epochs": 5}, best=100),  # eight are no better
     "classification": Task("built-in: module family of a docstring", *LABELS, BUILTIN, BLEND),
-    "classification_500": Task("built-in: the same, 500 docstrings", *LABELS, (DRAWN, BUILTIN[1]), BLEND, True),
+    "classification_500": Task("built-in: the same, 500 docstrings", *LABELS, FEW, BLEND, True),
     "questions": Task("built-in: default of a parameter", *SPANS, best=100),
     "multi30k": Task(
         *("Multi30k, English to German", "seq2seq", "bleu", tuple(f"{{data}}/multi30k/{name}" for name in MULTI30K)),

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from lacuna.training import FineTuningArguments
@@ -51,6 +52,22 @@ def test_models_that_write_want_twice_as_much_and_no_less_for_many_steps() -> No
     model.get_output_embeddings = lambda: model.embeddings  # type: ignore[method-assign, assignment]
     assert rate(model) == rate(model, max_steps=300_000) == pytest.approx(3e-3)
     assert rate(model, max_steps=300_000, lora_rank=4) == pytest.approx(3e-3)
+    model.config.hidden_size = 512
+    assert rate(model, max_steps=300_000) == pytest.approx(3.8e-4), "an eighth of it, rounded"
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [("BartForConditionalGeneration", 0.03), ("BartForSequenceClassification", 0.015)]
+    + [("Qwen3ForCausalLM", 0.03), ("Qwen3ForSequenceClassification", 0.015), ("Qwen3ForTokenClassification", 0.015)],
+)
+def test_which_models_write(name: str, share: float) -> None:
+    made = getattr(transformers, name)
+    sizes = {"vocab_size": 64, "hidden_size": 64, "d_model": 64, "encoder_layers": 1, "decoder_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "encoder_attention_heads": 2}
+    feed_forward = {"intermediate_size": 64, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "num_hidden_layers": 1}
+    model = made(made.config_class(**sizes, **heads, **feed_forward, decoder_attention_heads=2))
+    assert rate(model) == pytest.approx(share * 0.02, rel=0.05), "0.02 is how its matrices begin"
 
 
 def test_what_does_not_learn_does_not_count() -> None:

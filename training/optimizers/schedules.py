@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # which imports the registry below
 
 _STEP = 0.001
 """Share of a run taken for a step where no number of steps says what it is, so that no step is made at rate zero."""
+
 LONG = 420
 """Steps after which the rate of `rsqrt` begins to fall."""
 
@@ -91,8 +92,8 @@ def with_rate(arguments: "TrainingArguments", model: nn.Module) -> "TrainingArgu
     of its entries: 0.02 in a new model, twice that in BERT, 0.18 after pretraining with Muon. So the rate is 0.015 of
     their root mean square up to a width of 256 (tried on SST-2 with a tiny encoder), and falls with the square of a
     larger one, which gives BERT-base its customary rates. Many steps want less (tried on all of SST-2): beyond 300 it
-    falls with their root, down to the rate of a new model. Models that write want twice as much, however many steps
-    (tried on Multi30k). With LoRA it is 0.003, falling with the width.
+    falls with their root, down to the rate of a new model. Models that write want 0.03, however many steps (tried on
+    Multi30k); wider ones, which were not tried, fall with the cube. With LoRA it is 0.003, falling with the width.
     """
     if arguments.learning_rate is not None:
         return arguments
@@ -102,8 +103,9 @@ def with_rate(arguments: "TrainingArguments", model: nn.Module) -> "TrainingArgu
         rate = _OF_ADDITIONS * narrow
     else:
         writes = output_layer(model) is not None
-        full, of_new = ((_OF_WRITERS if writes else _SHARE) * size * narrow**2 for size in (_size(model), _OF_NEW))
-        falling = full * (1.0 if writes else min(1.0, math.sqrt(_STEPS / (arguments.max_steps or _STEPS))))
+        share, steps = (_OF_WRITERS * narrow**3, None) if writes else (_SHARE * narrow**2, arguments.max_steps)
+        full, of_new = (share * size for size in (_size(model), _OF_NEW))
+        falling = full * min(1.0, math.sqrt(_STEPS / (steps or _STEPS)))
         rate = max(_LOWEST, falling, min(full, of_new))
     return replace(arguments, learning_rate=float(f"{rate:.1e}"))
 

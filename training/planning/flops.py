@@ -17,6 +17,8 @@ from lacuna.common.work import Work
 from ..arguments import DTYPES
 from .memory import FakeStep, fake_copy
 
+WAIT = 30.0  # seconds of training before a CPU's peak is measured and operations are counted, which takes some
+
 
 class Gpu(NamedTuple):
     """A GPU as its maker's data sheet describes it."""
@@ -97,9 +99,6 @@ def _measured_on_cpu(dtype: torch.dtype, threads: int) -> float:
             best = max(best, 2.0 * size**3 / seconds)
         size *= 2
     return best
-
-
-WAIT = 30.0  # seconds of training before a CPU's peak is measured and operations are counted, which takes some
 
 
 class Throughput:
