@@ -20,6 +20,7 @@ from .errors import CorruptCheckpointError, HubError, InputError
 from .foreign import check_foreign, without_panic
 from .hub import READING, hub_errors
 
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, huggingface_hub.errors.StrictDataclassError)
 COUNT_POSITIONS_FROM_PADDING = {
     *("camembert", "data2vec-text", "esm", "ibert", "lilt", "longformer", "luke", "mpnet", "roberta"),
     *("roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
@@ -133,6 +134,26 @@ def look_through(model: str, *, revision: str | None = None, **opened: bool) -> 
         check_foreign(folder, **opened)
 
 
+@contextmanager
+def opening(model: str, failing: str) -> Iterator[None]:
+    """Without transformers' table of new weights; errors are CorruptCheckpointError or InputError, "FAILING: why"."""
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    try:
+        yield
+    except SafetensorError as error:
+        raise CorruptCheckpointError(f"--model {model}: its weights cannot be read: {first_line(error)}") from error
+    except UNREADABLE as error:
+        why = first_line(error)
+        if Path(model, "export.json").is_file():
+            why = "it is an ONNX export, which predict.py alone can run"
+        elif why.startswith("Unrecognized configuration class"):
+            why = "there is no such head for its kind of model; name another --model"
+        raise InputError(missing_folder(model) or f"{failing}: {why}") from error
+    finally:
+        transformers.logging.set_verbosity(before)
+
+
 def load_configuration(model: str, *, trust_remote_code: bool = False, revision: str | None = None) -> Any:
     """The configuration of a model, at a `revision` as `commit_of` gives it. InputError: there is no such model.
 
@@ -142,10 +163,8 @@ def load_configuration(model: str, *, trust_remote_code: bool = False, revision:
     check_folder(model)
     look_through(model, revision=revision)
     options = {"trust_remote_code": trust_remote_code, "revision": revision or "main"}
-    try:
+    with opening(model, f"--model {model} cannot be read"):
         return transformers.AutoConfig.from_pretrained(model, **options)
-    except (OSError, ValueError, KeyError, TypeError, huggingface_hub.errors.StrictDataclassError) as error:
-        raise InputError(missing_folder(model) or f"--model {model} cannot be read: {first_line(error)}") from error
 
 
 def load_tokenizer(model: str, *, trust_remote_code: bool = False, revision: str | None = None) -> Any:
@@ -153,10 +172,8 @@ def load_tokenizer(model: str, *, trust_remote_code: bool = False, revision: str
     refuse_missing(model)
     look_through(model, revision=revision, tokenizer=True)
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": revision or "main"}
-    try:
+    with opening(model, f"cannot load the tokenizer of --model {model}"):
         tokenizer = without_panic(transformers.AutoTokenizer.from_pretrained, model, **options)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"cannot load the tokenizer of --model {model}: {first_line(error)}") from error
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes up where the files are missing
         raise InputError(f"--model {model} has no tokenizer: copy tokenizer.json and tokenizer_config.json there")
     return tokenizer
@@ -190,17 +207,6 @@ def add_old_keys(path: Path) -> None:
         path.write_text(json.dumps(config | {"rope_theta": theta}, indent=2) + "\n", encoding="utf-8")
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence transformers' table of new weights; callers report what matters."""
-    before = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        transformers.logging.set_verbosity(before)
-
-
 def load_model(
     model: str, *, auto_class: str, trust_remote_code: bool = False, revision: str | None = None, **options: Any
 ) -> tuple[Any, dict[str, Any]]:
@@ -212,23 +218,10 @@ def load_model(
     body.
     """
     look_through(model, revision=revision, weights=True)
-    try:
-        with _quiet():
-            loaded, report = getattr(transformers, auto_class).from_pretrained(
-                model,
-                dtype=torch.float32,
-                trust_remote_code=trust_remote_code,
-                revision=revision or "main",
-                output_loading_info=True,
-                use_safetensors=True,
-                **options,
-            )
-    except SafetensorError as error:
-        raise CorruptCheckpointError(f"--model {model}: its weights cannot be read: {first_line(error)}") from error
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        onnx = "it is an ONNX export, which predict.py alone can run"
-        why = onnx if Path(model, "export.json").is_file() else first_line(error)
-        raise InputError(f"--model {model} cannot be loaded as {auto_class}: {why}") from error
+    with opening(model, f"--model {model} cannot be loaded as {auto_class}"):
+        how: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": revision or "main", **options}
+        how |= {"dtype": torch.float32, "output_loading_info": True, "use_safetensors": True}
+        loaded, report = getattr(transformers, auto_class).from_pretrained(model, **how)
     body = "" if loaded.base_model is loaded else f"{loaded.base_model_prefix}."
     lacking = sorted(name for name in report["missing_keys"] if name.startswith(body) and "pooler" not in name)
     if lacking:

@@ -18,7 +18,7 @@ from transformers.activations import ACT2FN
 from transformers.utils import logging
 
 from .checks_lacuna import ConfigurationError, name_nearest, wrong_positions
-from .families_lacuna import FAMILIES, HEADS, HYBRID_HEADS, PIPELINE_PLAN, PIPELINED, SIZES
+from .families_lacuna import FAMILIES, HEADS, HYBRID_HEADS, SIZES
 
 logger = logging.get_logger(__name__)
 
@@ -219,8 +219,6 @@ class LacunaConfig(PreTrainedConfig):
         # Attributes of each configuration, since they name only parts that it has; the library looks for them here.
         self.base_model_tp_plan = self.make_tensor_parallel_plan()
         self.base_model_fsdp_plan = self.make_fsdp_plan()
-        if (self.shape, self.position_type, self.embedding_norm, self.norm_placement) == PIPELINED:
-            self.base_model_pp_plan = PIPELINE_PLAN
         super().__post_init__(**kwargs)
         self.validate_architecture()
         # Never read from a file: it follows from the shape, and saving one head would register that head only.

@@ -24,14 +24,6 @@ HEADS: dict[str, dict[str, str]] = {
 # A decoder that was also trained to see the whole text (`hybrid`) fills masks as well.
 HYBRID_HEADS = {"AutoModelForMaskedLM": "LacunaForMaskedLM"}
 
-PIPELINED = ("decoder", "rotary", False, "pre")  # shape, positions, norm of embeddings, place of norms
-"""Models that a pipeline can be made of: past the first device nothing is done to embeddings but to pass them on."""
-PIPELINE_PLAN = {
-    "decoder.embeddings.embed_tokens": (["input_ids"], ["inputs_embeds"]),
-    "decoder.layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
-    "decoder.norm": (["hidden_states"], ["hidden_states"]),
-}
-
 SIZES: dict[str, dict[str, int]] = {
     "micro": {"hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4},
     "tiny": {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4},

@@ -8,9 +8,9 @@
 What is answered follows from the model: task.json, which fine-tuning has left beside it, or its head says it. Every
 row of --input is in --output with all its columns, in the same order, and the answer beside them: docs/fine_tuning.md
 says which columns a task reads and writes. A - stands for standard output, and for standard input: texts, one a
-line, rows as JSON, or a table whose header has a column `text` or that of --text_column. All rows are checked first,
-so that a broken one is found at once; --output is written whole or not at all. Everything is computed in float32:
-after training in bf16 (--mixed_precision), probabilities differ from its predictions.jsonl in the third digit.
+line, rows as JSON, or a table whose header has a column `text`, that of --text_column or one of training. All rows are
+checked first, so that a broken one is found at once; --output is written whole or not at all. Everything is computed
+in float32: after training in bf16 (--mixed_precision), probabilities differ from predictions.jsonl in the third digit.
 """
 
 import json
@@ -30,7 +30,7 @@ from lacuna.common.errors import called, progress_bar
 from lacuna.common.private import counted
 from lacuna.corpus import read_unlabelled
 from lacuna.tasks.base.rows import write_rows
-from lacuna.tasks.predict.inference import check_output, open_predictor
+from lacuna.tasks.predict.inference import check_output, open_predictor, trained_columns
 from lacuna.tasks.predict.predictor import PredictionArguments, check_rows, predict
 from lacuna.training import use_all_cores
 
@@ -42,7 +42,8 @@ def main(words: Sequence[str] | None = None) -> str:
         rows, source = Path(folder, "rows"), arguments.input
         if arguments.input == "-":
             data = sys.stdin.buffer.read()
-            rows = rows.with_suffix(ending_of(data, {"text", arguments.text_column}))
+            known = {"text", arguments.text_column, *trained_columns(arguments.model, revision=arguments.revision)}
+            rows = rows.with_suffix(ending_of(data, known))
             rows.write_bytes(data)
             arguments.input, source = str(rows), "standard input"
         with called({str(rows): source}):

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from lacuna.common.errors import called
 from lacuna.common.files import hold, write_text
 from lacuna.common.hub import push_trained
 from lacuna.common.private import shown_command
@@ -62,24 +63,25 @@ def fine_tune(
     if is_main_process():
         claim_output_dir(arguments)
         print("\n".join([processes().describe(), *describe(0)]), flush=True)
-    info = _facts(work, run_info or {})
     models = [make_model(arguments.seed)]
     if arguments.seeds is None:
         arguments = replace(arguments, **_runs_for(models[0], work, arguments))
     seeds, every = list(range(arguments.seed, arguments.seed + (arguments.seeds or 1))), list[dict[str, float]]()
     soup = Soup(len(seeds)) if arguments.soup else None
+    again = f"several runs are not resumed: delete {arguments.output_dir} and start again, or take --seeds 1"
     for seed in seeds:
         one = arguments if len(seeds) == 1 else _of_seed(arguments, seed)
-        results = train(
-            model=models.pop() if models else make_model(arguments.seed if soup else seed),
-            work=work,
-            tokenizer=tokenizer,
-            arguments=one,
-            run_info=info,
-            identity=identity,
-            blend=soup.blend if soup else None,
-            stay_joined=seed != seeds[-1],
-        )
+        with called({"resume with --resume": again} if len(seeds) > 1 else {}):
+            results = train(
+                model=models.pop() if models else make_model(arguments.seed if soup else seed),
+                work=work,
+                tokenizer=tokenizer,
+                arguments=one,
+                run_info=_facts(work, run_info or {}),
+                identity=identity,
+                blend=soup.blend if soup else None,
+                stay_joined=seed != seeds[-1],
+            )
         every.append(results)
         if is_main_process() and finish is not None:
             finish(results, Path(one.output_dir))
@@ -212,8 +214,8 @@ def fell_short(results: dict[str, float], work: Work) -> list[str]:
             soup = "" if f"alone_{metric}" in results else "take the mean of three runs (--seeds 3 --soup), "
             return [
                 f"warning: by {metric}, {simple} is as good or better. Give the model more rows or passes "
-                f"(--max_epochs), {soup}pretrain it on text of this kind (pretrain.py --for; for topics with few "
-                f"labels --objective mlm_contrastive), or use {simple}"
+                f"(--max_epochs), {soup}pretrain it on text of this kind (pretrain.py --for; classifiers "
+                f"of topics: --objective mlm_contrastive), or use {simple}"
             ]
     return []
 

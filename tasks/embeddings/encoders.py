@@ -14,7 +14,7 @@ from transformers import PrinterCallback, TrainerCallback
 
 from lacuna.common.errors import InputError
 from lacuna.common.foreign import without_panic
-from lacuna.common.loading import first_line, look_through, missing_folder
+from lacuna.common.loading import look_through, opening
 from lacuna.tasks.base.metrics import optional_module
 from lacuna.tasks.base.report import all_or_none
 from lacuna.tasks.embeddings.task import LOSSES, SCORED, Embeddings
@@ -37,18 +37,15 @@ def load_encoder(
     """A `SentenceTransformer` of a checkpoint, in float32, that cuts texts to `max_length` tokens.
 
     A folder that sentence-transformers has made keeps its modules; any other encoder is pooled by the mean over the
-    tokens, a decoder by the last token. InputError where it cannot be loaded.
+    tokens, a decoder by the last token. For errors see `opening`.
     """
     library = _library()
     look_through(model, revision=revision, tokenizer=True, weights=True)
     transformers.set_seed(seed)
     weights = {"dtype": torch.float32, "use_safetensors": True}
     how: dict[str, Any] = {"trust_remote_code": trust_remote_code, "model_kwargs": weights}
-    try:
+    with opening(model, f"--model {model} cannot be loaded by sentence-transformers"):
         encoder = without_panic(library.SentenceTransformer, model, revision=revision, **how)
-    except (OSError, ValueError, KeyError) as error:
-        message = f"--model {model} cannot be loaded by sentence-transformers: {first_line(error)}"
-        raise InputError(missing_folder(model) or message) from error
     encoder.max_seq_length = max_length or encoder.max_seq_length
     encoder.tokenizer.padding_side = "right"  # see `pad_for_reading`
     return encoder

@@ -17,7 +17,7 @@ from scipy.stats import rankdata
 from sklearn.preprocessing import normalize
 from torch import Tensor
 
-from lacuna.common.errors import InputError
+from lacuna.common.errors import InputError, NumericsError
 from lacuna.common.options import check_range, essential
 from lacuna.tasks.base.arguments import (
     ROWS,
@@ -246,7 +246,10 @@ class Embeddings(Task):
         """Scores of the held-out rows; what was found of each stays in `records`."""
         options = {"convert_to_tensor": True, "normalize_embeddings": True, "show_progress_bar": False}
         encoder.eval()
-        self.records, self._found = self._measure(lambda texts: encoder.encode(list(texts), **options).float())
+        vectors = cache(lambda texts: encoder.encode(list(texts), **options).float())
+        if not vectors(tuple(dict.fromkeys(text for item in self.eval_items for text in item.texts))).isfinite().all():
+            raise NumericsError("the vectors are not finite numbers: try a lower --learning_rate")
+        self.records, self._found = self._measure(vectors)
         return self.scores()
 
     def _measure(self, *vectors: Vectors) -> tuple[list[dict[str, Any]], dict[str, float]]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from lacuna.common.errors import InputError
 from lacuna.common.loading import commit_of, file_of, load_exported, load_model, longest_input
+from lacuna.tasks.base.columns import names_in
 from lacuna.tasks.base.models import check_tokenizer, load_base, pad_for_reading, resolve_max_length
 from lacuna.tasks.base.rows import ENDINGS
 from lacuna.tasks.classification.task import ClassificationPredictor
@@ -54,6 +56,12 @@ def read_settings(model: str, *, revision: str | None = None) -> dict[str, Any]:
     if task not in PREDICTORS:
         raise InputError(f"{path} names the task {task!r}; known are {', '.join(PREDICTORS)}")
     return content
+
+
+def trained_columns(model: str, *, revision: str | None = None) -> set[str]:
+    """Names of the columns that a model was fine-tuned on, by `task.json`."""
+    found = [it for name, it in read_settings(model, revision=revision).items() if re.search("_columns?$", name)]
+    return {name for columns in found for name in names_in(columns)}
 
 
 def task_of_head(*, config: Any, model: str) -> str:

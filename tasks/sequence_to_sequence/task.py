@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from lacuna.common.errors import InputError
+from lacuna.common.errors import InputError, called
 from lacuna.common.loading import longest_input
 from lacuna.common.options import check_range, essential
 from lacuna.common.work import to_device
@@ -268,8 +268,8 @@ class SequenceToSequence(Task):
 
     options: SequenceToSequenceArguments
     name, objective = "sequence_to_sequence", "fine-tuning from one text to another"
-    writes = True
-    metric = "chrf"
+    writes, metric = True, "chrf"
+    least_examples = 25_000  # in a language that it has not read a model writes with many passes (docs/pretraining.md)
     mistakes_heading = "The {count} surest texts that are not as they should be"
     probability_note = "The probability is the geometric mean of those of the tokens that were written."
 
@@ -388,12 +388,13 @@ class WritingPredictor(Predictor):
 
     def prepare(self) -> None:
         parts: dict[str, Any] = {"tokenizer": self.tokenizer, "config": self.model.config}
-        source, target = resolve_lengths(
-            source=self.arguments.max_length or self.settings.get("max_length"),
-            target=self.arguments.max_new_tokens or self.settings.get("max_target_length"),
-            default=(256, NEW_TOKENS),
-            **parts,
-        )
+        with called({"--max_target_length": "--max_new_tokens"}):
+            source, target = resolve_lengths(
+                source=self.arguments.max_length or self.settings.get("max_length"),
+                target=self.arguments.max_new_tokens or self.settings.get("max_target_length"),
+                default=(256, NEW_TOKENS),
+                **parts,
+            )
         trained = {name: self.settings[name] for name in ("num_beams", "source_prefix") if name in self.settings}
         self._writer = Writer(max_length=source, max_target_length=target, **parts, **trained)
 

@@ -64,6 +64,8 @@ def test_a_folder_that_is_not_there_is_told_before_the_hub_is_asked(tmp_path: Pa
     assert load_configuration(str(tmp_path / "model")).model_type == "bert"
     with pytest.raises(InputError, match="tokenizer"):
         load_tokenizer(str(tmp_path / "model"))
+    with pytest.raises(InputError, match=r"AutoModelForSeq2SeqLM: there is no such head for its kind of model; name"):
+        load_model(str(tmp_path / "model"), auto_class="AutoModelForSeq2SeqLM")
     with pytest.raises(InputError, match=r"cannot be loaded as AutoModelForMaskedLM: .*safetensors"):
         load_model(str(tmp_path / "model"), auto_class="AutoModelForMaskedLM")
     (tmp_path / "model" / "export.json").write_text('{"export_format": "onnx", "file": "model.onnx"}')

@@ -74,35 +74,6 @@ def sum_of_squares(logits: Tensor) -> Tensor:
     return (logits.float() ** 2).sum() / 100
 
 
-# ---------------------------------------------------------------------------------------------------------- pipelines
-
-
-class Elsewhere(torch.nn.Identity):
-    """Stands, as in vLLM, where a part of the model is on another device."""
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return args[0] if args else next(iter(kwargs.values()))
-
-
-@pytest.mark.parametrize("kind", DECODERS)
-def test_a_pipeline_cut_by_its_plan_computes_what_the_model_does(kind: str) -> None:
-    """As vLLM cuts a model by `base_model_pp_plan`: parts in this order, of the layers each device has some."""
-    whole = make_model(kind)
-    if whole.config.position_type != "rotary":  # every device would add positions
-        assert not whole.supports_pp_plan
-        return
-    first, second = copy.deepcopy(whole), copy.deepcopy(whole)
-    before, layers, after = whole.base_model.pp_plan
-    assert isinstance(whole.model.get_submodule(layers), torch.nn.ModuleList)
-    first.model.set_submodule(after, Elsewhere())
-    second.model.set_submodule(before, Elsewhere())
-    for number in range(3):
-        (first if number else second).model.set_submodule(f"{layers}.{number}", Elsewhere())
-    ids = random_ids(2, 9)
-    states = first.model(ids).last_hidden_state
-    assert torch.equal(second(inputs_embeds=states).logits, whole(ids).logits)
-
-
 # ----------------------------------------------------------------------------------------------- packing and padding
 
 LENGTHS = [[5, 1, 9, 3], [11, 7], [18]]  # documents of each row; the third row of the batch is not packed

@@ -20,7 +20,7 @@ from lacuna.common.errors import InputError
 from lacuna.tasks.base.features import TOKENS
 from lacuna.tasks.base.rows import write_rows as write_answers
 from lacuna.tasks.multiple_choice.task import MultipleChoice, MultipleChoiceArguments
-from lacuna.tasks.predict.inference import open_predictor
+from lacuna.tasks.predict.inference import open_predictor, trained_columns
 from lacuna.tasks.predict.predictor import PredictionArguments, check_rows, predict
 from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
 from lacuna.tasks.question_answering.task import QuestionAnswering
@@ -420,6 +420,9 @@ def test_texts_from_texts(family: str, head: str, folder_of, run_recipe, tmp_pat
         assert {name: answer[name] for name in row} == row and answer["prediction"] == wanted["prediction"]
         assert answer["probability"] == pytest.approx(wanted["probability"], abs=2e-6)
     assert len({row["prediction"] for row in read_rows(output)}) > 1
+    words = ["--input", source, "--output", tmp_path / "longer.jsonl", "--max_new_tokens", 100_000]
+    code, said = run_recipe("predict", "--model", folder, *words)
+    assert code == 2 and "--max_new_tokens 100000" in said and "--max_target_length" not in said
 
 
 def test_vectors_of_texts(folder_of, run_recipe, tmp_path) -> None:
@@ -627,6 +630,25 @@ def test_rows_of_standard_input_are_answered_on_standard_output(given, classifie
         and "2 rows of standard input" in shown.err
         and "written with answers" not in shown.err
     )
+
+
+def test_a_table_on_standard_input_has_the_columns_of_training(folder_of, capsys, monkeypatch, tmp_path) -> None:
+    from lacuna.recipes.predict import main
+
+    settings = {"name": "classification", "text_column": "sentence"}
+    folder = folder_of("modernbert", "LacunaForSequenceClassification", settings=settings)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"sentence,label\ngood,1\nbad,0\n")))
+    assert main(["--model", str(folder), "--input", "-", "--output", "-"]) == "-"
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["sentence"], row["label"]) for row in rows] == [("good", "1"), ("bad", "0")]
+    choices = {
+        "name": "multiple_choice",
+        "choices_columns": ["a", "b"],
+        "question_column": "q",
+        "context_column": None,
+    }
+    (tmp_path / "task.json").write_text(json.dumps(choices))
+    assert trained_columns(str(tmp_path)) == {"a", "b", "q"}
 
 
 def test_mistakes_on_standard_input_are_called_so(classifier, monkeypatch) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 
-from lacuna.common.errors import InputError
+from lacuna.common.errors import CorruptCheckpointError, InputError, NumericsError
 from lacuna.modeling import LacunaConfig, LacunaForMaskedLM
 from lacuna.tasks.base.report import write_results
 from lacuna.tasks.base.rows import as_rows
@@ -299,6 +300,21 @@ def test_the_best_weights_are_kept(encoder):
     assert said[0] == {"step": 1, "eval_score": 0.5} and said[2]["step"] == 3
     assert said[3] == "the weights of step 2 are kept: score 0.9000" and len(said) == 6
     assert judge.evaluated == [encoder]
+
+
+def test_vectors_that_are_no_numbers_are_not_judged(tokenizer, encoder, checkpoint, tmp_path):
+    from lacuna.tasks.embeddings.encoders import load_encoder
+
+    with torch.no_grad():
+        next(encoder.parameters()).fill_(math.nan)
+    for rows in (PAIRS, SCORED):
+        with pytest.raises(NumericsError, match="not finite numbers: try a lower --learning_rate"):
+            task(tokenizer, rows, eval_rows=rows).evaluate_encoder(encoder)
+    shutil.copytree(checkpoint, tmp_path / "cut")
+    weights = tmp_path / "cut" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(CorruptCheckpointError, match="cut: its weights cannot be read"):
+        load_encoder(model=str(tmp_path / "cut"))
 
 
 def test_minutes_end_a_training_with_an_evaluation(tokenizer, encoder, tmp_path, monkeypatch):

@@ -33,7 +33,7 @@ def test_every_task_has_a_place() -> None:
 def test_the_precision_of_new_rows_is_said_on_the_page_and_in_the_help() -> None:
     help_text = ast.get_docstring(ast.parse((REPOSITORY / "recipes" / "predict.py").read_text(encoding="utf-8")))
     for text in (PAGE.split("## New rows")[1], help_text or ""):
-        assert "computed in float32" in text and "in the third digit" in " ".join(text.split())
+        assert all(words in " ".join(text.split()) for words in ("computed in float32", "in the third digit"))
 
 
 def test_what_only_one_recipe_measures_is_explained() -> None:

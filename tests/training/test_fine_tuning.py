@@ -1,6 +1,8 @@
 """What recipes of tasks call: once, several times, or only to see what would happen."""
 
 import json
+import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ from safetensors.torch import load_file
 from toys import make_model
 from tuned_run import Judged, tune
 
-from lacuna.common.errors import InputError
+from lacuna.common.errors import InputError, StoppedError
 from lacuna.common.files import release
 from lacuna.training import claim_output_dir, fine_tuning
 from lacuna.training.arguments import FineTuningArguments
@@ -191,6 +193,19 @@ def test_a_classifier_of_few_rows_is_a_soup(tuning_options, tmp_path, monkeypatc
     ]
     assert "alone_score" in results
     assert capsys.readouterr().err.count("fitting a bag of words") == 1, "the same rows give the same"
+
+
+def test_several_runs_that_are_stopped_say_what_to_do(tuning_options, tmp_path) -> None:
+    class Stopped(Judged):
+        def eval_example(self, row: int) -> Any:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return super().eval_example(row)
+
+    several = tuning_options(output_dir=str(tmp_path / "run"), seeds=2)
+    with pytest.raises(
+        StoppedError, match=rf"several runs are not resumed: delete {tmp_path / 'run'} and start again"
+    ):
+        tune(several, work=Stopped(num_examples=24))
 
 
 def test_two_processes_reach_what_one_reaches(three, tmp_path) -> None:

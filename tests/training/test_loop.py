@@ -19,6 +19,8 @@ from transformers import AutoModelForMaskedLM
 from lacuna.common.errors import InputError, NumericsError, StorageError
 from lacuna.common.files import OWNER
 from lacuna.common.work import Work
+from lacuna.tasks.question_answering.task import QuestionAnswering
+from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence
 from lacuna.training import TrainingArguments, claim_output_dir, goes_on, loop, train
 from lacuna.training.checkpoints.saving import Progress, Saver, newest_checkpoint, read_progress
 from lacuna.training.order import dropout_seed, row_of
@@ -518,9 +520,10 @@ def test_limits_are_resolved_by_hand(options, new_work) -> None:
     assert resolved(num_examples=1601, max_steps=None)[0].max_steps == 601  # three epochs in batches of 8: 600.4 steps
     assert resolved(num_examples=500, max_steps=None)[0].max_steps == 375  # six epochs make 3,000 examples
     assert resolved(num_examples=60, max_steps=None)[0].max_steps == 225  # thirty epochs, and no more
-    questions = [(0.0, work := new_work(num_examples=2000))]
-    work.least_examples = 25_000
-    assert resolve(options(max_steps=None), questions, num_processes=1)[0].max_epochs == 12.5
+    for task in (QuestionAnswering, SequenceToSequence):  # which few rows teach little in three passes
+        works = [(0.0, work := new_work(num_examples=2000))]
+        work.least_examples = task.least_examples
+        assert resolve(options(max_steps=None), works, num_processes=1)[0].max_epochs == 12.5
     assert resolved(max_steps=5, max_epochs=1)[0].max_steps == 5
     assert resolved(max_steps=50, max_epochs=1)[0].max_steps == 13
     assert resolved(max_steps=None, max_minutes=1)[0].max_steps is None
