@@ -82,8 +82,15 @@ def write_text(path: Path, text: str, *, hint: str = "") -> None:
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
-    """The rows of a .jsonl file; none where it is missing."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+    """The rows of a .jsonl file, except a last one that is not whole; none without it. InputError: one is broken."""
+    rows, lines = [], path.read_bytes().splitlines() if path.is_file() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            if number < len(lines):
+                raise InputError(f"{path}:{number} cannot be read as JSON: mend or remove the line") from None
+    return rows
 
 
 @contextmanager

@@ -76,7 +76,7 @@ def find_kind(config: Any, *, architecture: str | None = None, paired: bool = Fa
 
     InputError: it does not predict tokens, or is an encoder-decoder and not `paired`.
     """
-    architecture = architecture or next(iter(config.architectures or []), "")
+    architecture = architecture or next(iter(config.architectures or []), str(config.model_type))
     if getattr(config, "is_encoder_decoder", False):
         if paired and architecture.endswith(PAIRED):
             return "encoder-decoder"
@@ -90,7 +90,7 @@ def find_kind(config: Any, *, architecture: str | None = None, paired: bool = Fa
             return "masked"
         if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
             return "causal"
-    raise InputError(f"a {architecture or config.model_type} predicts no tokens; name an encoder or decoder")
+    raise InputError(f"a {architecture} predicts no tokens: name a model with its language head, as of pretrain.py")
 
 
 def load_language_model(

@@ -21,6 +21,7 @@ from lacuna.common.loading import commit_of
 from lacuna.common.private import shown_command, visible
 from lacuna.evaluation import InspectionArguments, load_language_model
 from lacuna.evaluation import inspection as inside
+from lacuna.tokenization import check_output_dir
 from lacuna.training import use_all_cores
 
 
@@ -35,8 +36,7 @@ def draw(inspections: list[inside.Inspection], folder: Path) -> None:
         for kind, attention in enumerate(it.attention):
             name = f"{number}" + f"_{attention.kind}" * (attention.kind != "self")
             for what, against in (("attention", None), ("difference", inspections[0]))[: min(number, 2)]:
-                path = folder / f"{what}_{name}.png"
-                inside.draw_attention(inspection=it, number=kind, path=path, against=against)
+                inside.draw_attention(inspection=it, number=kind, path=folder / f"{what}_{name}.png", against=against)
 
 
 def main(words: Sequence[str] | None = None) -> str:
@@ -44,28 +44,27 @@ def main(words: Sequence[str] | None = None) -> str:
     (arguments,) = parse_arguments((InspectionArguments,), words, description=__doc__)
     start = time.perf_counter()
     use_all_cores()
-    name, code = arguments.model, arguments.trust_remote_code
+    name, code, place = arguments.model, arguments.trust_remote_code, Path(arguments.model or "")
+    folder = Path(arguments.output_dir or (place if place.is_dir() else Path()) / "inspection").expanduser()
+    check_output_dir(folder)
     commit = commit_of(name, revision=arguments.revision)
-    language_model = load_language_model(model=name, trust_remote_code=code, revision=commit, inspected=True)
-    model = language_model.model
-    folder = Path(arguments.output_dir or Path(name if Path(name).is_dir() else "", "inspection")).expanduser()
-    print(f"model: {type(model).__name__} ({language_model.kind}) from {name}", flush=True)
+    loaded = load_language_model(model=name, trust_remote_code=code, revision=commit, inspected=True)
+    model = loaded.model
+    print(f"model: {type(model).__name__} ({loaded.kind}) from {name}", flush=True)
     inspections = [
-        inside.inspect_text(
-            language_model=language_model, text=text, where=f"--text {number} ({visible(text)[:40]!r})"
-        )
+        inside.inspect_text(language_model=loaded, text=text, where=f"--text {number} ({visible(text)[:40]!r})")
         for number, text in enumerate(arguments.text, start=1)
     ]
-    guess = math.log2(len(language_model.tokenizer))
+    guess = math.log2(len(loaded.tokenizer))
     for inspection in inspections:
         bits = [each.bits for each in inspection.predictions if each.bits is not None]
         mean = sum(bits) / len(bits)
         print(f"{len(bits)} tokens, {mean:.2f} bits each ({guess:.2f} by a guess): {visible(inspection.text)}")
-    facts = [f"{model.num_parameters():,} weights", f"{len(language_model.tokenizer):,} tokens in its vocabulary"]
+    facts = [f"{model.num_parameters():,} weights", f"{len(loaded.tokenizer):,} tokens in its vocabulary"]
     about = {
-        "model": Path(name).resolve().name if Path(name).is_dir() else name,
+        "model": place.resolve().name if place.is_dir() else name,
         "head": type(model).__name__,
-        "kind": language_model.kind,
+        "kind": loaded.kind,
         "facts": [*facts, f"revision {commit}"] if commit else facts,
         "made_with": f"{shown_command()} · torch {version('torch')}, transformers {version('transformers')}",
     }

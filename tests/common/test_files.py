@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from lacuna.common import files
-from lacuna.common.errors import StorageError
-from lacuna.common.files import locked, replacing, write_text
+from lacuna.common.errors import InputError, StorageError
+from lacuna.common.files import json_lines, locked, replacing, write_text
 
 
 def test_a_file_appears_under_its_name_when_it_is_whole(tmp_path: Path) -> None:
@@ -39,6 +39,17 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"cannot write .*a.txt: "):
         write_text(tmp_path / "file" / "a.txt", "text")
+
+
+@pytest.mark.parametrize("end", [b"", b'{"step": 3, "lo', b'{"text": "\xc3', b"\0\0\0\0"])
+def test_a_last_row_that_was_cut_off_is_left_out(tmp_path: Path, end: bytes) -> None:
+    path = tmp_path / "rows.jsonl"
+    assert json_lines(path) == []
+    path.write_bytes('{"step": 1}\n{"text": "a\u2028b"}\n'.encode() + end)
+    assert json_lines(path) == [{"step": 1}, {"text": "a\u2028b"}]
+    path.write_bytes(b'{"step": 1}\n' + (end or b"{") + b'\n{"step": 2}\n')
+    with pytest.raises(InputError, match=r"rows\.jsonl:2 cannot be read as JSON: mend or remove the line"):
+        json_lines(path)
 
 
 def _hold(path: Path, seconds: float, held: "multiprocessing.synchronize.Event") -> None:  # type: ignore[name-defined]

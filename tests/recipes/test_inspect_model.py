@@ -109,7 +109,7 @@ def test_a_mistake_is_one_line(
         (["--model", encoder, "--text", "a", "--text", "  "], "--text 2 ('  ') is empty"),
         (["--model", encoder, "--text", "dog " * 90], "tokens, and the model takes at most 64: shorten it"),
         (["--model", encoder, "--text", "\ud800"], "which is not a character"),
-        (["--model", labels], "a LacunaForSequenceClassification predicts no tokens"),
+        (["--model", labels], "a LacunaForSequenceClassification predicts no tokens: name a model with its language"),
         (["--model", paired], "a BartForSequenceClassification predicts no tokens"),
         (["--model", encoder, "--revision", "main"], "--revision main is for a --model of the Hub"),
     ):
@@ -117,8 +117,10 @@ def test_a_mistake_is_one_line(
         assert code == 2 and message in said and "Traceback" not in said, said
     assert not Path("look").exists()
     Path("look").write_text("a file")
-    code, said = run_recipe("inspect_model", "--model", encoder, "--text", TEXTS[0], *look)
-    assert code == 5 and "--output_dir" in said and "Traceback" not in said
+    monkeypatch.setattr("lacuna.evaluation.load_language_model", None)  # it is refused before anything is loaded
+    for place in ("look", "look/inside"):
+        code, said = run_recipe("inspect_model", "--model", encoder, "--text", TEXTS[0], "--output_dir", place)
+        assert code == 2 and "is a file, not a folder; choose another --output_dir" in said, said
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])

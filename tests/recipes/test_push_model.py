@@ -287,4 +287,4 @@ def test_a_model_of_the_hub_is_tried_as_a_folder_is(hub: HubServer, folder_of, m
     found = tried("--model", "me/gaps", "--revision", "main", *texts)
     assert found == tried("--model", folder, *texts) and found[0] == 0
     code, said = tried("--model", "me/nothing")
-    assert code == 2 and "me/nothing" in said and TOKEN not in said
+    assert code == 6 and said.startswith("error: --model me/nothing: no such folder") and TOKEN not in said

@@ -21,15 +21,15 @@ KINDS = ["O", "B-place", "I-place", "B-person", "I-person"]
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs the recipe and returns what it printed; what it refuses with 2 it returns too."""
+    """Runs the recipe and returns what it printed; what it refuses with `code` it returns too."""
 
-    def run(*words: object) -> str:
+    def run(*words: object, code: int = 2) -> str:
         monkeypatch.setattr(sys, "argv", [RECIPE, *map(str, words)])
         capsys.readouterr()
         try:
             runpy.run_path(RECIPE, run_name="__main__")
         except SystemExit as left:
-            assert left.code == 2
+            assert left.code == code
             return capsys.readouterr().err.splitlines()[-1].removeprefix("error: ")
         return capsys.readouterr().out
 
@@ -143,10 +143,28 @@ def test_a_mistake_is_one_line(folder_of, tried, tmp_path) -> None:
     folder = folder_of("bert", "LacunaForSequenceClassification", **NAMED)
     assert tried("--model", folder).startswith(f"--examples {folder}/predictions.jsonl: no such file")
     assert tried("--model", given(folder, {"gold": 1})) == "--examples: a row has no 'text'"
-    (tmp_path / "rows.jsonl").write_text("no json\n")
-    assert "--examples: a line is not JSON: Expecting value" in tried(
-        "--model", folder, "--examples", tmp_path / "rows.jsonl"
-    )
     given(folder, {"text": "a"})
+    for number in (0, -1):
+        said = tried("--model", folder, "--number", number)
+        assert said == f"--number must be at least 1, got {number}"
     (folder / "model.safetensors").write_bytes(b"x" * 64)
-    assert "eader" in tried("--model", folder)
+    said = tried("--model", folder, code=3)
+    assert said.startswith(f"--model {folder}: its weights cannot be read: ") and "eader" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place", "why"),
+    [
+        ("rows.jsonl", b'{"text": "a"}\nno json\n', ":2 is no line of .jsonl or .txt in UTF-8", "Expecting value"),
+        ("rows.csv", b"text,label\na,good\n", ":1 is no line of", "Expecting value"),
+        ("rows.jsonl", b"\n[1]\n", ":2 is no line of", "mapping"),
+        ("texts.txt", "A window.\nEin schönes Fenster.\n".encode("latin-1"), ":2 is no line of", "codec can't decode"),
+        ("empty.txt", b"\n", ": no such file (the Hub has none), or it is empty", "name a .jsonl or .txt"),
+    ],
+)
+def test_examples_that_cannot_be_read_are_named(
+    name: str, content: bytes, place: str, why: str, folder_of, tried, tmp_path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    said = tried("--model", folder_of("bert", "LacunaForMaskedLM"), "--examples", tmp_path / name)
+    assert said.startswith(f"--examples {tmp_path / name}{place}") and why in said

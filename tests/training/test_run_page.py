@@ -131,5 +131,30 @@ def test_what_is_no_run_is_refused(home: Path, run_recipe) -> None:
     assert code == 2 and "has no run.json" in said and "Traceback" not in said
     code, said = run_recipe("report_run")
     assert code == 2 and "--run is missing" in said
+    code, said = run_recipe("report_run", "--run", home / "first", "--output_file", home)
+    assert code == 2 and f"--output_file {home} is a folder; name a file" in said
     code, said = run_recipe("report_run", "--run", home / "first", home / "tuned")
     assert code == 0 and (home / "first" / "run.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("metrics.jsonl", '{"step": 7, "event": "skipped"}\n{"step": 8, "lo', ""),
+        ("metrics.jsonl", '{"step": 7, "lo\n{"step": 8}\n', "metrics.jsonl:1 cannot be read as JSON"),
+        ("run.json", '{"arguments": ', "run.json cannot be read as JSON: mend or remove it"),
+        ("results.json", "[]", "results.json cannot be read as JSON: mend or remove it"),
+        ("evaluation_all.json", "{", "evaluation_all.json cannot be read as JSON: mend or remove it"),
+    ],
+)
+def test_a_broken_file_is_named_but_for_a_last_line(
+    name: str, content: str, message: str, home: Path, run_recipe
+) -> None:
+    (home / "first" / name).write_text(content)
+    code, said = run_recipe("report_run", "--run", home / "first")
+    page = home / "first" / "run.html"
+    if message:
+        assert code == 2 and f"{home / 'first'}/{message}" in said and "Traceback" not in said and not page.exists()
+    else:
+        survived = Cells(page.read_text()).tables["Faults that it survived"][1:]
+        assert code == 0 and survived == [["steps not applied", "1", "7"]]

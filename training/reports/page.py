@@ -1,10 +1,10 @@
 """A page on a run, or on several side by side, in one file that needs no network."""
 
-import base64
 import html
 import io
 import json
 import sys
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lacuna.common.errors import InputError
-from lacuna.common.files import json_lines
+from lacuna.common.files import json_lines, write_text
+from lacuna.common.foreign import read_json
 from lacuna.common.options import Arguments, essential
 from lacuna.common.work import BESIDE
 
@@ -55,45 +56,42 @@ def ending(folder: str, *, of: str | None = None) -> str:
 def write_page(folders: Sequence[Path], path: Path) -> None:
     """Write the page of finished or interrupted runs; of several, their scores and losses stand side by side first.
 
-    Raises InputError: a folder is none of a recipe that trains, and has no run.json.
+    Raises InputError: a folder is none of a recipe that trains, and has no run.json, or a file in it is broken.
     """
     for folder in folders:
         if not (folder / "run.json").is_file():
             raise InputError(f"--run {folder} has no run.json: name the --output_dir of a recipe that trains")
-    names = [folder.resolve().name for folder in folders]
-    names = names if len(set(names)) == len(names) else [*map(str, folders)]
-    title = "Runs: " + ", ".join(names) if len(names) > 1 else f"Run: {names[0]}"
+    runs = {folder.resolve().name: folder for folder in folders}
+    runs = runs if len(runs) == len(folders) else {str(folder): folder for folder in folders}
+    title = f"Run{'s' if len(runs) > 1 else ''}: {', '.join(runs)}"
     parts = [f"<h1>{html.escape(title)}</h1>"]
-    if len(folders) > 1:
-        records = {name: json_lines(folder / "metrics.jsonl") for name, folder in zip(names, folders, strict=True)}
-        picture = _image(_losses(records), "losses of all runs by step")
-        parts += ["<h2>Side by side</h2>", _table_of_scores(dict(zip(names, folders, strict=True))), picture]
-    for name, folder in zip(names, folders, strict=True):
-        parts += [f"<h2>{html.escape(name)}</h2>"] if len(folders) > 1 else []
+    if len(runs) > 1:
+        records = {name: json_lines(folder / "metrics.jsonl") for name, folder in runs.items()}
+        parts += ["<h2>Side by side</h2>", _table_of_scores(runs), _image(_losses(records), "losses of all runs")]
+    for name, folder in runs.items():
+        parts += [f"<h2>{html.escape(name)}</h2>"] if len(runs) > 1 else []
         parts += _sections(folder)
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     page = template.replace("__CONTENT__", "\n".join(parts)).replace("__TITLE__", html.escape(title))
-    path.write_text(page, encoding="utf-8")
+    write_text(path, page, hint=". Name another place with --output_file")
 
 
 def _sections(folder: Path) -> list[str]:
     """What is there of one run; what is missing has no section."""
-    info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    info = read_json(folder / "run.json", dict)
     every = {**info.get("arguments", {}), **{name: value for name, value in info.items() if name != "arguments"}}
     asked = {name: every[name] for name in ASKED if every.get(name) not in (None, [], "")}
     results, took = _results(folder), "It has not ended."
     if {"steps", "train_seconds"} <= results.keys():
         tokens = f"{results['train_tokens']:,} tokens, " if "train_tokens" in results else ""
         numbers = f"{results['steps']:,} steps, {tokens}{results['train_seconds']:,.0f} s"
-        device = every.get("environment", {}).get("device")
-        took = f"{numbers} on {device}." if device else f"{numbers}."
+        took = " on ".join(filter(None, (numbers, every.get("environment", {}).get("device")))) + "."
     parts = [f"<p>{html.escape(took)}</p>", _table("What was asked", ("option", "value"), asked.items())]
     text = [("text", info.get("text")), *(("rows", line) for row in info.get("rows", []) for line in row.splitlines())]
     excerpts = [("held out", line["text"][:EXCERPT]) for line in json_lines(folder / "held_out.jsonl")[:3]]
     parts.append(_table("What it read", ("", ""), [line for line in [*text, *excerpts] if line[1]]))
     parts.append(_table_of_scores({"this model": folder}))
-    pictures = filter(Path.is_file, (folder / name for name in PICTURES))
-    parts += [_image(path.read_bytes(), path.stem) for path in pictures]
+    parts += [_image(path.read_bytes(), path.stem) for name in PICTURES if (path := folder / name).is_file()]
     records, samples = json_lines(folder / "metrics.jsonl"), json_lines(folder / "samples.jsonl")
     events = {what: [line["step"] for line in records if line.get("event") == name] for name, what in EVENTS.items()}
     survived = [(what, len(steps), ", ".join(map(str, steps[:20]))) for what, steps in events.items() if steps]
@@ -102,26 +100,23 @@ def _sections(folder: Path) -> list[str]:
     kept = samples[:: max(1, -(-len(samples) // MOST_SAMPLES))]
     parts.append(_table("What it said along the way", said, [[line[name] for name in said] for line in kept]))
     for path in sorted(folder.glob("evaluation_*.json")):
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path, dict)
         most = f", at most {found['max_examples']:,} examples of a kind" if "max_examples" in found else ""
         columns = ("suite", "score", "value (95 % interval)", "beside it")
         parts.append(_table(f"Evaluation of what it knows{most}", columns, found.get("summary", [])))
     heads = ("run", "task", "score", "value", "without a model", "bag of words")
-    parts.append(_table("Fine-tuned from it", heads, _tuned(folder)))
-    return parts
+    return [*parts, _table("Fine-tuned from it", heads, _tuned(folder))]
 
 
 def _results(folder: Path) -> dict[str, Any]:
-    path = folder / "results.json"
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    return dict(read_json(path, dict)) if (path := folder / "results.json").is_file() else {}
 
 
 def _tuned(folder: Path) -> Iterable[tuple[Any, ...]]:
     """Runs beside this one that began with its model: name, task, and each score beside its baselines."""
     for path in sorted(folder.resolve().parent.glob("*/run.json")):
-        info, results = json.loads(path.read_text(encoding="utf-8")), _results(path.parent)
-        model = info.get("model")
-        if not isinstance(model, str) or Path(model).resolve() != folder.resolve():
+        info, results = read_json(path, dict), _results(path.parent)
+        if not isinstance(model := info.get("model"), str) or Path(model).resolve() != folder.resolve():
             continue
         for name in (key[5:] for key in results if key[:5] == "eval_" and "loss" not in key):
             scores = (results.get(f"{part}_{name}", "") for part in ("eval", "baseline", "words"))
@@ -138,9 +133,8 @@ def _table_of_scores(folders: dict[str, Path]) -> str:
             named = {key.removeprefix(f"{part}_"): it for key, it in only.items() if key.startswith(f"{part}_")}
             columns |= {what: named} if named else {}
     else:
-        for name, folder in folders.items():
-            info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-            columns[name] = {"objective": info.get("objective", ""), **columns[name]}
+        infos = {name: read_json(folder / "run.json", dict) for name, folder in folders.items()}
+        columns = {name: {"objective": info.get("objective", ""), **columns[name]} for name, info in infos.items()}
     names = dict.fromkeys(name for column in columns.values() for name in column)
     rows = [(name, *(column.get(name, "") for column in columns.values())) for name in names]
     return _table("Held-out scores", ("score", *columns), rows)
@@ -164,21 +158,19 @@ def _losses(records: dict[str, list[dict[str, Any]]]) -> bytes:
     return content.getvalue()
 
 
-def _image(content: bytes, what: str) -> str:
-    encoded = base64.b64encode(content).decode()
-    return f'<figure><img alt="{html.escape(what)}" src="data:image/png;base64,{encoded}"></figure>'
+def _image(png: bytes, what: str) -> str:
+    return f'<figure><img alt="{html.escape(what)}" src="data:image/png;base64,{b64encode(png).decode()}"></figure>'
 
 
 def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A table, or nothing without rows."""
-    lines = ["".join(f"<td>{html.escape(_shown(cell))}</td>" for cell in row) for row in rows]
-    if not lines:
+    cells = ["".join(f"<td>{html.escape(_shown(cell))}</td>" for cell in row) for row in rows]
+    if not cells:
         return ""
     head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in heads)
     head = f"<thead><tr>{head}</tr></thead>" if any(heads) else ""
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
     opening = f'<div class="wide"><table><caption>{html.escape(caption)}</caption>'
-    return f"{opening}{head}<tbody>{body}</tbody></table></div>"
+    return f"{opening}{head}<tbody><tr>{'</tr><tr>'.join(cells)}</tr></tbody></table></div>"
 
 
 def _shown(value: Any) -> str:
