@@ -146,7 +146,7 @@ def opening(model: str, failing: str) -> Iterator[None]:
     except UNREADABLE as error:
         why = first_line(error)
         if Path(model, "export.json").is_file():
-            why = "it is an ONNX export, which predict.py alone can run"
+            why = "it is an ONNX export, for onnxruntime, and for predict.py if it has a head"
         elif why.startswith("Unrecognized configuration class"):
             why = "there is no such head for its kind of model; name another --model"
         raise InputError(missing_folder(model) or f"{failing}: {why}") from error

@@ -70,7 +70,7 @@ def test_a_folder_that_is_not_there_is_told_before_the_hub_is_asked(tmp_path: Pa
         load_model(str(tmp_path / "model"), auto_class="AutoModelForMaskedLM")
     (tmp_path / "model" / "export.json").write_text('{"export_format": "onnx", "file": "model.onnx"}')
     (tmp_path / "model" / "model.onnx").write_bytes(b"")
-    with pytest.raises(InputError, match=r"an ONNX export, which predict\.py alone can run"):
+    with pytest.raises(InputError, match=r"an ONNX export, for onnxruntime, and for predict"):
         load_model(str(tmp_path / "model"), auto_class="AutoModelForMaskedLM")
 
 

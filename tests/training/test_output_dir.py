@@ -18,6 +18,10 @@ def test_somebodys_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("mine")
     with pytest.raises(InputError, match="is not empty"):
         claim_output_dir(TrainingArguments(output_dir=str(tmp_path)))
+    (tmp_path / "left").mkdir()
+    (tmp_path / "left" / "metrics.jsonl").touch()
+    with pytest.raises(InputError, match="an interrupted run has left, metrics.jsonl; delete that, or name another"):
+        claim_output_dir(TrainingArguments(output_dir=str(tmp_path / "left")))
     assert (tmp_path / "README.md").read_text() == "mine"
 
 

@@ -74,7 +74,10 @@ def _check_output_dir(arguments: TrainingArguments, *, resumes: bool) -> None:
         ways = "add --resume to continue it, or name another folder" if resumes else "name another folder"
         raise InputError(f"--output_dir {folder} already holds a run; {ways}")
     if not arguments.resume and there:
-        raise InputError(f"--output_dir {folder} is not empty and would be written over; name another folder")
+        why = "is not empty and would be written over; name"
+        if there == ["metrics.jsonl"]:
+            why = "holds what an interrupted run has left, metrics.jsonl; delete that, or name"
+        raise InputError(f"--output_dir {folder} {why} another folder")
     if "config.json" in there and "checkpoints" not in there:
         raise InputError(f"--resume: the run in {folder} is finished, with no checkpoint to continue from")
     if there and not _OURS & {*there}:
