@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lacuna.common.errors import InputError
+from lacuna.common.errors import InputError, called
 from lacuna.common.options import essential
 from lacuna.tasks.base.arguments import ROWS, TaskArguments, column_option, max_length_option
 from lacuna.tasks.base.columns import Column, Found, Free, Layout, names_in
@@ -367,10 +367,12 @@ class ChoicePredictor(Predictor):
         names = [name for value in trained.values() for name in names_in(value)]
         if not trained["choices_columns"] or not all(name in row.fields for name in names):
             trained = {}
-        self._columns = layout.find([row], **trained)
+        usual = " and ".join(names_in(self.settings.get("choices_columns")) or ["choices"])
+        with called({"Name it with --choices_columns": f"Give it the name '{usual}'"}):
+            self._columns = layout.find([row], **trained)
         if not trained:
-            names = [name for value in self._columns.values() for name in names_in(value)]
-            self.notes.append(f"question and choices from columns {', '.join(names)} (inferred)")
+            found = ", ".join(name for value in self._columns.values() for name in names_in(value))
+            self.notes.append(f"question and choices from columns {found} (inferred)")
 
     def read(self, row: Row) -> Problem:
         return read_problem(row, **self._columns)

@@ -360,6 +360,9 @@ def test_choices(folder_of, run_recipe, tmp_path) -> None:
         assert [answer[name] for name in ("prediction", "prediction_number")] == [
             wanted[name] for name in ("prediction", "prediction_number")
         ]
+    source = write_rows(tmp_path / "other.jsonl", [{"context": TEXTS[0], "question": TEXTS[1]}])
+    code, said = run_recipe("predict", "--model", folder, "--input", source, "--output", tmp_path / "no.jsonl")
+    assert code == 2 and "Give it the name 'choices'" in said and "--choices_columns" not in said
 
 
 def test_masks(folder_of, run_recipe, tmp_path) -> None:

@@ -20,7 +20,7 @@ def test_somebodys_folder_is_refused(tmp_path: Path) -> None:
         claim_output_dir(TrainingArguments(output_dir=str(tmp_path)))
     (tmp_path / "left").mkdir()
     (tmp_path / "left" / "metrics.jsonl").touch()
-    with pytest.raises(InputError, match="an interrupted run has left, metrics.jsonl; delete that, or name another"):
+    with pytest.raises(InputError, match=r"an interrupted run has left, metrics\.jsonl; delete that, or name another"):
         claim_output_dir(TrainingArguments(output_dir=str(tmp_path / "left")))
     assert (tmp_path / "README.md").read_text() == "mine"
 
