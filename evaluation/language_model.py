@@ -90,7 +90,7 @@ def find_kind(config: Any, *, architecture: str | None = None, paired: bool = Fa
             return "masked"
         if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
             return "causal"
-    raise InputError(f"a {architecture} predicts no tokens: name a model with its language head, as of pretrain.py")
+    raise InputError(f"a {architecture} predicts no tokens: name a model with a language head, as of pretrain.py")
 
 
 def load_language_model(

@@ -269,7 +269,7 @@ class SequenceToSequence(Task):
     options: SequenceToSequenceArguments
     name, objective = "sequence_to_sequence", "fine-tuning from one text to another"
     writes, metric = True, "chrf"
-    least_examples = 25_000  # in a language that it has not read a model writes with many passes (docs/pretraining.md)
+    least_examples = 25_000  # a language without text in pretraining takes many passes (docs/pretraining.md)
     mistakes_heading = "The {count} surest texts that are not as they should be"
     probability_note = "The probability is the geometric mean of those of the tokens that were written."
 

@@ -109,7 +109,7 @@ def test_a_mistake_is_one_line(
         (["--model", encoder, "--text", "a", "--text", "  "], "--text 2 ('  ') is empty"),
         (["--model", encoder, "--text", "dog " * 90], "tokens, and the model takes at most 64: shorten it"),
         (["--model", encoder, "--text", "\ud800"], "which is not a character"),
-        (["--model", labels], "a LacunaForSequenceClassification predicts no tokens: name a model with its language"),
+        (["--model", labels], "a LacunaForSequenceClassification predicts no tokens: name a model with a language"),
         (["--model", paired], "a BartForSequenceClassification predicts no tokens"),
         (["--model", encoder, "--revision", "main"], "--revision main is for a --model of the Hub"),
     ):
