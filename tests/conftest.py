@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes import last_of_each
+from processes import last_of_each, no_curves
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -33,13 +33,18 @@ def shared_data() -> Path:
 
 
 @pytest.fixture
-def run_recipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+def run_recipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> Callable[..., tuple[int, str]]:
     """Runs a recipe in this process as `python recipes/NAME.py` would; returns its exit code and what it said.
 
-    A process of its own takes five seconds to import what it needs; one test of each recipe is enough for that.
+    A process of its own takes five seconds to import what it needs; one test of each recipe is enough for that. Curves
+    are drawn only for a test that is marked `curves`.
     """
 
     def run(name: str, *words: object) -> tuple[int, str]:
+        if name.startswith(("pretrain", "finetune_")) and "curves" not in request.keywords:
+            monkeypatch.setattr("lacuna.training.reports.log.draw_curves", no_curves)
         path = str(REPOSITORY / "recipes" / f"{name}.py")
         monkeypatch.setattr(sys, "argv", [path, *last_of_each([*map(str, words)])])
         with pytest.raises(SystemExit) as left:

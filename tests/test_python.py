@@ -13,6 +13,7 @@ import datasets
 import pandas
 import pytest
 import torch
+from processes import no_curves
 from safetensors.torch import load_file
 
 import lacuna
@@ -33,6 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
     monkeypatch.setenv("LACUNA_CACHE", str(home / "cache"))
+    monkeypatch.setattr("lacuna.training.reports.log.draw_curves", no_curves)
 
 
 @pytest.fixture(scope="module")
@@ -204,8 +206,9 @@ SCRIPT = """
 import lacuna
 if __name__ == "__main__":
     run = lacuna.pretrain(data="texts.jsonl", output_dir="own", num_workers=1, {options})
-    tuned = lacuna.finetune("classification", model=run, train_file="rows.jsonl", output_dir="own_tuned", max_steps=1)
-    print(tuned.predict(["good"])[0]["prediction"])
+    for name in lacuna.COMMANDS:
+        lacuna.help(name)
+    print(run.results["steps"])
 """
 
 
@@ -214,8 +217,7 @@ def test_modules_of_a_user_with_our_names_do_not_matter(tmp_path: Path) -> None:
         (tmp_path / name).write_text(OWN)
     (tmp_path / "modeling").mkdir()
     (tmp_path / "modeling" / "__init__.py").write_text(OWN)
-    for name, rows in (("texts", TEXTS), ("rows", ROWS)):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in TEXTS))
     options = ", ".join(f"{name}={value!r}" for name, value in SHORT.items())
     (tmp_path / "script.py").write_text(SCRIPT.format(options=options))
     environment = {**os.environ, "LACUNA_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
@@ -223,4 +225,4 @@ def test_modules_of_a_user_with_our_names_do_not_matter(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
-    assert ended.returncode == 0 and ended.stdout.splitlines()[-1] in ("yes", "no"), ended.stderr[-2000:]
+    assert ended.returncode == 0 and ended.stdout.splitlines()[-1] == "3", ended.stderr[-2000:]

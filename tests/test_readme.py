@@ -77,13 +77,15 @@ def test_a_command_of_the_readme_runs(
     if "pretrain.py" in command:
         options += ["--max_eval_examples", "16"]
         options += ["--batch_size", "8"] if "--batch_size" not in words else []
+    if "inspect_model.py" in command:
+        options += ["--text", "A river."]  # the default texts make large pictures
     if trains and "--output_dir" not in command:  # its default is the folder of another command here
         options += ["--output_dir", "runs/without_arguments"]
     environment = {**os.environ, "LACUNA_CACHE": str(workplace / "cache")}
     num_processes = 1
     if words[0] == "--nproc_per_node":
         num_processes, words = int(words[1]), words[2:]
-    if "me/my-" in command:  # here: test_push_model.py has a process of its own
+    if "me/my-" in command:  # in this process, which can be told of another Hub
         monkeypatch.chdir(workplace)
         monkeypatch.setenv("LACUNA_CACHE", str(workplace / "cache"))
         with hub.environment(monkeypatch, workplace / "hub_home"):

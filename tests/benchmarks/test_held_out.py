@@ -141,6 +141,7 @@ def test_peers_learn_the_same_twice(name: str, material, monkeypatch: pytest.Mon
     if kind_of(name) != material.kind:
         return
     monkeypatch.setattr("time_to_loss.LAYERS", 2)
+    monkeypatch.setattr("time_to_loss.WIDTH", 64)
     monkeypatch.setattr("contenders.compiler_of", lambda device: None)
     settings = {key: value[0] if isinstance(value, tuple) else value for key, value in PEERS[name][1].items()}
     settings |= {"batch_size": 2, "dropout": 0.25, "warmup": 0.0, "decay": 0.5}

@@ -3,9 +3,11 @@
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import processes
 import pytest
@@ -27,6 +29,18 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 TEXTS = ["The dog sleeps.", "The fox sleeps."]
 ONE = {"attention_1.png", "predictions_1.png", "neighbours_1.png", "tokens.png", "inspection.html"}
 TWO = {"attention_2.png", "predictions_2.png", "neighbours_2.png", "difference_2.png"}
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process pictures are empty files: the encoder's, from a process of its own, are drawn."""
+
+    @contextmanager
+    def picture(path: Path, width: float, height: float, title: str) -> Iterator[MagicMock]:
+        yield MagicMock()
+        path.write_bytes(b"")
+
+    monkeypatch.setattr("lacuna.evaluation.inspection._picture", picture)
 
 
 def data_of(page: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import random
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,24 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
         yield server
 
 
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs a recipe in this process: its exit code, and what went to both of its outputs."""
+
+    def run(name: str, *words: object) -> tuple[int, str, str]:
+        path = str(REPOSITORY / "recipes" / f"{name}.py")
+        monkeypatch.setattr(sys, "argv", [path, *map(str, words)])
+        capsys.readouterr()
+        code = 0
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as left:
+            code = int(left.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
+
+
 # A process that finds the libraries but not the links to this repository among them.
 STRANGER = """
 import importlib.util, sys
@@ -63,50 +81,49 @@ sys.path.append(sys.argv[1])
 assert importlib.util.find_spec("lacuna") is None and importlib.util.find_spec("modeling") is None
 from safetensors.torch import save_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer
-name, revision = sys.argv[2:4]
-how = {"revision": revision} | ({"trust_remote_code": True} if sys.argv[5] == "ours" else {})
-tokenizer = AutoTokenizer.from_pretrained(name, **how)
-model = AutoModelForMaskedLM.from_pretrained(name, **how).eval()
-assert type(model).__module__.startswith("transformers_modules." if sys.argv[5] == "ours" else "transformers.models.")
-save_file({"logits": model(**tokenizer(sys.argv[4], return_tensors="pt")).logits.detach()}, "logits.safetensors")
+for name, revision in zip(("ours", "native"), sys.argv[3:], strict=True):
+    how = {"revision": revision} | ({"trust_remote_code": True} if name == "ours" else {})
+    tokenizer = AutoTokenizer.from_pretrained(f"me/{name}", **how)
+    model = AutoModelForMaskedLM.from_pretrained(f"me/{name}", **how).eval()
+    assert type(model).__module__.startswith("transformers_modules." if name == "ours" else "transformers.models.")
+    logits = model(**tokenizer(sys.argv[2], return_tensors="pt")).logits.detach()
+    save_file({"logits": logits}, f"{name}.safetensors")
 """
 
 
-@pytest.mark.parametrize("kind", ["ours", "native"])
-def test_what_is_pushed_is_loaded_by_its_name_in_a_process_without_the_repository(folder_of, tmp_path, kind) -> None:
-    folder = folder_of("modernbert", "LacunaForMaskedLM")
-    if kind == "native":
-        ours, tokenizer = AutoModelForMaskedLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-        folder = tmp_path / "native"
-        ours.to_native().save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-    (folder / "README.md").write_text("---\ntags:\n- lacuna\n---\n")
-    (folder / "run.json").write_text("/home/anna")
-    (folder / "training_state").mkdir()
-    (folder / "training_state" / "optimizer.safetensors").write_text("large")
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "HF_"))}
-    plain |= {"OMP_NUM_THREADS": "1"}
-    with HubServer() as hub:
-        command = [sys.executable, "recipes/push_model.py", "--model", str(folder), "--to", "me/gaps"]
-        environment = plain | hub.variables(tmp_path / "pushing")
-        push = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
-        assert push.returncode == 0, push.stderr[-3000:]
-        assert TOKEN not in push.stdout + push.stderr
-        commit = hub.models["me/gaps"].branches["main"]
-        assert f"to {hub.endpoint}/me/gaps/tree/{commit} (only its owner sees it)" in push.stdout
-        code = {path.name for path in folder.glob("*_lacuna.py")}
+def test_what_is_pushed_is_loaded_by_its_name_in_a_process_without_the_repository(
+    hub: HubServer, typed, folder_of, tmp_path: Path
+) -> None:
+    folders = {"ours": folder_of("modernbert", "LacunaForMaskedLM"), "native": tmp_path / "native"}
+    ours, tokenizer = (auto.from_pretrained(folders["ours"]) for auto in (AutoModelForMaskedLM, AutoTokenizer))
+    ours.to_native().save_pretrained(folders["native"])
+    tokenizer.save_pretrained(folders["native"])
+    commits = []
+    for name, folder in folders.items():
+        (folder / "README.md").write_text("---\ntags:\n- lacuna\n---\n")
+        (folder / "run.json").write_text("/home/anna")
+        (folder / "training_state").mkdir()
+        (folder / "training_state" / "optimizer.safetensors").write_text("large")
+        pushed = f"me/{name}"
+        code, out, err = typed("push_model", "--model", folder, "--to", pushed)
+        assert code == 0 and TOKEN not in out + err, err
+        commits.append(hub.models[pushed].branches["main"])
+        assert f"to {hub.endpoint}/{pushed}/tree/{commits[-1]} (only its owner sees it)" in out
+        code_files = {path.name for path in folder.glob("*_lacuna.py")}
         files = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"}
-        assert hub.models["me/gaps"].private and hub.files("me/gaps").keys() == files | code
-        assert len(code) > 5 if kind == "ours" else not code
-        libraries = next(path for path in sys.path if path.endswith("site-packages"))
-        command = [sys.executable, "-I", "-S", "-c", STRANGER, libraries, "me/gaps", commit, TEXTS[2], kind]
-        environment = plain | hub.variables(tmp_path / "pulling", token=READER)
-        pull = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert pull.returncode == 0, pull.stderr[-3000:]
-    model = AutoModelForMaskedLM.from_pretrained(folder).eval()
-    with torch.no_grad():
-        expected = model(**AutoTokenizer.from_pretrained(folder)(TEXTS[2], return_tensors="pt")).logits
-    assert torch.equal(load_file(tmp_path / "logits.safetensors")["logits"], expected)
+        assert hub.models[pushed].private and hub.files(pushed).keys() == files | code_files
+        assert len(code_files) > 5 if name == "ours" else not code_files
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "HF_"))}
+    environment = plain | {"OMP_NUM_THREADS": "1"} | hub.variables(tmp_path / "pulling", token=READER)
+    libraries = next(path for path in sys.path if path.endswith("site-packages"))
+    command = [sys.executable, "-I", "-S", "-c", STRANGER, libraries, TEXTS[2], *commits]
+    pull = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert pull.returncode == 0, pull.stderr[-3000:]
+    for name, folder in folders.items():
+        with torch.no_grad():
+            inputs = AutoTokenizer.from_pretrained(folder)(TEXTS[2], return_tensors="pt")
+            expected = AutoModelForMaskedLM.from_pretrained(folder).eval()(**inputs).logits
+        assert torch.equal(load_file(tmp_path / f"{name}.safetensors")["logits"], expected)
 
 
 def test_mistakes_are_one_line_and_nothing_is_pushed(
@@ -264,27 +281,15 @@ def test_a_model_of_the_hub_is_taken_at_one_commit(hub: HubServer, home, recipe,
     assert code == 0, said
 
 
-def test_a_model_of_the_hub_is_tried_as_a_folder_is(hub: HubServer, folder_of, monkeypatch, capsys) -> None:
+def test_a_model_of_the_hub_is_tried_as_a_folder_is(hub: HubServer, typed, folder_of) -> None:
     """Once all is fetched; a repository that is not there is one line."""
-    path = str(REPOSITORY / "recipes" / "try_models.py")
-
-    def tried(*words: object) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", [path, *map(str, words)])
-        capsys.readouterr()
-        code = 0
-        try:
-            runpy.run_path(path, run_name="__main__")
-        except SystemExit as left:
-            code = int(left.code or 0)
-        said = capsys.readouterr()
-        return code, said.err.splitlines()[-1] if code else said.out
-
     folder = folder_of("modernbert", "LacunaForMaskedLM")
     (folder / "README.md").write_text("---\n---\n")
     push_model(folder=folder, name="me/gaps")
     (folder / "mine.txt").write_text("A window here.\n")
     texts = ("--examples", folder / "mine.txt")
-    found = tried("--model", "me/gaps", "--revision", "main", *texts)
-    assert found == tried("--model", folder, *texts) and found[0] == 0
-    code, said = tried("--model", "me/nothing")
+    found = typed("try_models", "--model", "me/gaps", "--revision", "main", *texts)
+    assert found[:2] == typed("try_models", "--model", folder, *texts)[:2] and found[0] == 0
+    code, _, said = typed("try_models", "--model", "me/nothing")
+    said = said.splitlines()[-1]
     assert code == 6 and said.startswith("error: --model me/nothing: no such folder") and TOKEN not in said
