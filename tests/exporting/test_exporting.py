@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from examples import fast
 from huggingface_hub import ModelCard
 
 from lacuna import modeling
@@ -383,7 +384,7 @@ def test_onnx_computes_the_same_for_any_batch_and_length(saved, family: str, hea
 
 def test_an_onnx_folder_answers_rows_like_the_model_that_it_was_made_of(saved, run_recipe, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    folder = saved("lacuna", "LacunaForSequenceClassification", **LABELS)
+    folder = saved("lacuna", "LacunaForSequenceClassification", num_hidden_layers=1, **LABELS)
     task = {"name": "classification", "problem_type": "single_label_classification", "label_column": "kind"}
     (folder / "task.json").write_text(json.dumps(task))
     (tmp_path / "new.csv").write_text("text\nThe dog\nA lacuna is a gap\n")
@@ -407,8 +408,8 @@ def test_an_onnx_folder_answers_rows_like_the_model_that_it_was_made_of(saved, r
         assert float(one["probability"]) == pytest.approx(float(two["probability"]), abs=1e-4)
 
 
-def test_the_tokens_that_a_tagger_gets_right_are_counted(saved, run_recipe, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
+@pytest.mark.parametrize("form", fast(["of torch", "of ONNX"], "of torch"))
+def test_the_tokens_that_a_tagger_gets_right_are_counted(saved, run_recipe, tmp_path: Path, form: str) -> None:
     folder = saved("bert", "LacunaForTokenClassification", **LABELS)
     task = {"name": "token_classification", "tokens_column": "words", "tags_column": "kinds", "scheme": "plain"}
     (folder / "task.json").write_text(json.dumps(task))
@@ -420,6 +421,11 @@ def test_the_tokens_that_a_tagger_gets_right_are_counted(saved, run_recipe, tmp_
     other = next(name for name in LABELS["id2label"].values() if name != tags[0])
     rows = rows_of(tmp_path, words=words, kinds=[other, *tags[1:]])
     more = ("--format", "onnx", "--output_dir", tmp_path / "onnx", "--eval_file", rows)
+    if form == "of torch":
+        arguments = ExportArguments(model=str(folder), format="onnx", output_dir="not/there", eval_file=str(rows))
+        assert export_recipe.score(export_recipe.open_tuned(arguments, str(folder))) == ("accuracy", 0.75)
+        return
+    pytest.importorskip("onnxruntime")
     code, said = run_recipe("export_model", "--model", folder, *more)
     check = json.loads((tmp_path / "onnx" / "export_check.json").read_text())
     assert code == 0 and check["accuracy_before"] == check["accuracy"] == 0.75, said

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from examples import fast
 from torch import Tensor
 from transformers import AutoTokenizer, Pipeline
 
@@ -84,7 +85,7 @@ def test_text_generation(checkpoint, run, load) -> None:
     assert text.startswith(prompts[0])
 
 
-@pytest.mark.parametrize("family", ["modernbert", "bert", "qwen3", "bart"])
+@pytest.mark.parametrize("family", fast(["modernbert", "bert", "qwen3", "bart"], "bert", "qwen3", "bart"))
 def test_text_classification(family: str, checkpoint, run, forward) -> None:
     folder = checkpoint(family, "LacunaForSequenceClassification", **named(*INFERENCE))
     texts = ["The fox is gone.", "A tokenizer learns the pieces of words."]
@@ -95,7 +96,7 @@ def test_text_classification(family: str, checkpoint, run, forward) -> None:
         assert scores == pytest.approx(dict(zip(INFERENCE, expected, strict=True)), rel=1e-4)
 
 
-@pytest.mark.parametrize("family", ["modernbert", "bert"])
+@pytest.mark.parametrize("family", fast(["modernbert", "bert"], "bert"))
 def test_zero_shot_classification(family: str, checkpoint, run, forward) -> None:
     """Each label becomes the second text of a pair, and its score is how much the pair is an entailment."""
     folder = checkpoint(family, "LacunaForSequenceClassification", **named(*INFERENCE))
@@ -133,7 +134,7 @@ def test_token_classification(family: str, checkpoint, run, forward) -> None:
     ("family", "head"),
     [
         ("modernbert", "LacunaForMaskedLM"),
-        ("bert", "LacunaForPreTraining"),
+        pytest.param("bert", "LacunaForPreTraining", marks=pytest.mark.slow),
         ("qwen3", "LacunaForCausalLM"),
         ("bart", "LacunaForConditionalGeneration"),
     ],

@@ -31,7 +31,11 @@ def pooled_states(model: Any, folder: Path, texts: list[str]) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("family", "head"),
-    [("modernbert", "LacunaForMaskedLM"), ("bert", "LacunaForPreTraining"), ("qwen3", "LacunaForCausalLM")],
+    [
+        ("modernbert", "LacunaForMaskedLM"),
+        pytest.param("bert", "LacunaForPreTraining", marks=pytest.mark.slow),
+        ("qwen3", "LacunaForCausalLM"),
+    ],
 )
 def test_it_encodes_and_comes_back(family: str, head: str, checkpoint, load, texts, tmp_path) -> None:
     folder = checkpoint(family, head)

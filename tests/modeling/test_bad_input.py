@@ -94,8 +94,13 @@ def test_rows_longer_than_the_positions(shape: str, head: str) -> None:
     for value in (LONGEST, -1):
         texts = (f"position_ids contains {value}", "max_position_embeddings=12", "0 to 11")
         refuse(model, *texts, input_ids=ids, position_ids=changed(positions, value))
-    for position_type in ("rotary", "sinusoidal", "none"):  # These have no end.
-        assert torch.isfinite(make_model(small(shape, position_type=position_type), head)(long)[0]).all()
+
+
+@pytest.mark.parametrize(("shape", "head"), LANGUAGE)
+@pytest.mark.parametrize("position_type", ["rotary", "sinusoidal", "none"])
+def test_positions_without_an_end(shape: str, head: str, position_type: str) -> None:
+    long = random_ids(ROWS, LONGEST + 1, seed=0)
+    assert torch.isfinite(make_model(small(shape, position_type=position_type), head)(long)[0]).all()
 
 
 def test_positions_end_with_a_cache_too() -> None:

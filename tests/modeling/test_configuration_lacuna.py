@@ -96,11 +96,11 @@ def test_from_family_names_the_nearest(arguments: dict, message: str) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_every_family_has_every_size(family: str, size: str) -> None:
     config = LacunaConfig.from_family(family, size, vocab_size=512)
-    with torch.device("meta"):
-        model = LacunaModel(config)
-    stacks = [getattr(model, stack) for stack in config.stacks]
-    body = sum(parameter.numel() for stack in stacks for parameter in stack.layers.parameters())
     if size == "tiny":
+        with torch.device("meta"):
+            model = LacunaModel(config)
+        stacks = [getattr(model, stack) for stack in config.stacks]
+        body = sum(parameter.numel() for stack in stacks for parameter in stack.layers.parameters())
         assert 3.5e6 < body < 5e6
     if size != "micro":
         smaller = list(SIZES)[list(SIZES).index(size) - 1]

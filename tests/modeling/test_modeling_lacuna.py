@@ -1,11 +1,13 @@
 """How models behave: packing, padding, causality, caches, losses, saving. Native equality is in test_conversion.py."""
 
 import copy
+import itertools
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from examples import fast
 from torch import Tensor
 from transformers import DynamicCache
 
@@ -90,10 +92,14 @@ def make_packed_batch() -> tuple[Tensor, Tensor, Tensor]:
     return ids, positions, mask
 
 
-@pytest.mark.parametrize("kind", [*ENCODERS, *DECODERS])
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("masked", ["no mask", "all ones", "padding"])
-def test_packed_rows_equal_separate_documents(kind: str, implementation: str, masked: str) -> None:
+PACKINGS = [*itertools.product([*ENCODERS, *DECODERS], IMPLEMENTATIONS, ["no mask", "all ones", "padding"])]
+QUICK = [case for case in PACKINGS if case[1:] in (("sdpa", "no mask"), ("eager", "padding"))]
+QUICK += [(kind, "sdpa", mask) for kind in ("modernbert", "qwen3-sliding") for mask in ("all ones", "padding")]
+
+
+@pytest.mark.parametrize("case", fast(PACKINGS, *QUICK), ids="-".join)
+def test_packed_rows_equal_separate_documents(case: tuple[str, str, str]) -> None:
+    kind, implementation, masked = case
     model = make_model(kind)
     model.set_attn_implementation(implementation)
     apart = copy.deepcopy(model)
@@ -211,7 +217,7 @@ def test_cached_steps_equal_one_pass(kind: str) -> None:
     assert model(ids, use_cache=False).past_key_values is None
 
 
-@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize("kind", fast(DECODERS, "qwen3-sliding", "learned-decoder"))
 def test_generation(kind: str) -> None:
     model = make_model(kind)
     prompt = random_ids(2, 6)
@@ -418,9 +424,12 @@ def test_pooling_reads_real_tokens_on_either_side_of_padding() -> None:
 # ------------------------------------------------------------------------------------ saving, initialisation, training
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", ["bert", "modernbert", "qwen3-sliding", *PAIRED])
-def test_saved_and_loaded_is_bitwise_equal(kind: str, dtype: torch.dtype, tmp_path) -> None:
+SAVED = [*itertools.product(["bert", "modernbert", "qwen3-sliding", *PAIRED], ["float32", "bfloat16"])]
+
+
+@pytest.mark.parametrize("case", fast(SAVED, SAVED[0], SAVED[5], SAVED[8]), ids="-".join)
+def test_saved_and_loaded_is_bitwise_equal(case: tuple[str, str], tmp_path) -> None:
+    kind, dtype = case[0], getattr(torch, case[1])
     ids = random_ids(2, 11)
     for auto_name, head in HEADS[make_config(kind).shape].items():
         model = make_model(kind, head).to(dtype)

@@ -102,7 +102,7 @@ def test_what_is_cropped_is_another_part_each_time(store, parts) -> None:
         work = OBJECTIVES[name](**parts(store, objective=name))
         missing = []
         seen: set[int] = set()
-        for epoch in range(16):
+        for epoch in range(10):
             for row in range(work.num_examples):
                 example = work.example(row, epoch * work.num_examples + row)
                 seen |= set(np.where(example["labels"] != IGNORED, example["labels"], example["input_ids"]).tolist())

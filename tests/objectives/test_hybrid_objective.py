@@ -53,7 +53,7 @@ def test_each_weighted_source_has_the_share_of_causal_rows(weights, share) -> No
     work.share, work.seed = Fraction(share), 5
     mixture = [(1, weight) for weight in weights]
     kinds: dict[int, list[bool]] = {source: [] for source in range(len(weights))}
-    for index in range(4096):
+    for index in range(2048):
         kinds[row_of(index, seed=5, num_examples=len(weights), mixture=mixture)].append(work.is_causal(index))
     for found in kinds.values():
         error = 4 * (float(work.share) * (1 - float(work.share)) / len(found)) ** 0.5

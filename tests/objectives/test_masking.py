@@ -107,17 +107,17 @@ def test_words_that_are_too_large_are_left_out_as_bert_does() -> None:
     assert take_words(sizes, np.array([0, 0, 0, 1, 1]), budget=6).tolist() == [0, 3, 4]
 
 
-# Statistics: 3,000 rows of 32 tokens, among them [CLS], two [SEP] and two [PAD]
+# Statistics: 1,000 rows of 32 tokens, among them [CLS], two [SEP] and two [PAD]
 
 
 @pytest.fixture(scope="module")
 def many(special):
-    """Ids, masked ids and labels, [3,000, 32] each, for each way of masking."""
+    """Ids, masked ids and labels, [1,000, 32] each, for each way of masking."""
     rows: dict[str, list] = {how: [] for how in ("token", "whole_word", "span")}
     tokens, edges = special(VOCAB), edges_with_words(VOCAB)
     for how, found in rows.items():
         masking = Masking(tokens=tokens, edges=edges, how=how)
-        for index in range(3000):
+        for index in range(1000):
             generator = random_stream(seed=7, stream="mask", index=index)
             ids = generator.integers(5, VOCAB, size=32)
             ids[[0, 9, 29]], ids[30:] = (2, 3, 3), 0
@@ -176,7 +176,7 @@ def test_a_span_has_one_fate(special) -> None:
     edges = np.full((VOCAB, 2), UNSPACED, dtype=np.uint8)
     masking = Masking(tokens=special(VOCAB), edges=edges, how="span")
     fates = []
-    for index in range(3000):
+    for index in range(1000):
         generator = random_stream(seed=1, stream="mask", index=index)
         ids = generator.integers(5, VOCAB, size=10)
         seen, labels = masking(ids, probability=0.2, generator=generator)

@@ -1,4 +1,4 @@
-"""Shares and lengths over 1,600 examples, as a run would draw them: each within four standard errors.
+"""Shares and lengths over 832 examples, as a run would draw them: each within four standard errors.
 
 The seed is fixed, so that nothing here fails by chance; a right share lies outside of its interval for one seed in
 16,000. Targets of one row depend on one another, so that the standard error of a share is that of a ratio over rows
@@ -17,7 +17,7 @@ import pytest
 from lacuna.objectives import IGNORED, OBJECTIVES, TokenPrediction
 from lacuna.training.order import row_of
 
-EXAMPLES = 1_600
+EXAMPLES = 832
 MASK, VOCAB = 4, 1005
 MASKED = ["mlm", "mlm_nsp", "mlm_sop", "mlm_contrastive", "hybrid"]
 
