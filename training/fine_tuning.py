@@ -211,12 +211,12 @@ def fell_short(results: dict[str, float], work: Work) -> list[str]:
             if hybrid := results.get(f"hybrid_{metric}"):
                 both = "both are better together" if hybrid > other else "use them"
                 return [f"warning: by {metric}, words without a model are as good or better: {both}"]
-            soup = "" if f"alone_{metric}" in results else "take the mean of three runs (--seeds 3 --soup), "
-            return [
-                f"warning: by {metric}, {simple} is as good or better. Give the model more rows or passes "
-                f"(--max_epochs), {soup}pretrain it on text of this kind (pretrain.py --for; classifiers "
-                f"of topics: --objective mlm_contrastive), or use {simple}"
-            ]
+            few, alone = work.blended_rows > 0, f"alone_{metric}" not in results
+            soup = ", take the mean of three runs (--seeds 3 --soup)" if few and alone else ""
+            advice = f"Give the model more rows or passes (--max_epochs){soup}, pretrain it on text of this kind"
+            topics = "; classifiers of topics: --objective mlm_contrastive" if few else ""
+            how = f"{advice} (pretrain.py --for{topics}), or use {simple}"
+            return [f"warning: by {metric}, {simple} is as good or better. {how}"]
     return []
 
 

@@ -297,18 +297,19 @@ def test_what_is_said_in_the_end() -> None:
 
 
 def test_a_model_that_falls_short_is_told_so() -> None:
+    work = SimpleNamespace(metric="f1", greater_is_better=True, blended_rows=5_000)
+
     def said(value: float | None, *, greater: bool = True) -> str:
         results = {"baseline_f1": 0.2, "words_f1": 0.5} | ({} if value is None else {"eval_f1": value})
-        return "".join(fell_short(results, SimpleNamespace(metric="f1", greater_is_better=greater)))
+        return "".join(fell_short(results, SimpleNamespace(metric="f1", greater_is_better=greater, blended_rows=0)))
 
     assert "by f1, the bag of words is as good" in said(0.2) and "the bag of words is as good" in said(0.5)
-    alone = fell_short({"baseline_f1": 0.2, "eval_f1": 0.2}, SimpleNamespace(metric="f1", greater_is_better=True))
+    alone = fell_short({"baseline_f1": 0.2, "eval_f1": 0.2}, work)
     assert alone[0].startswith("warning: by f1, a guess without a model is as good")
-    soup = {"words_f1": 0.5, "eval_f1": 0.4, "alone_f1": 0.3}
-    assert (
-        "--soup" in said(0.2)
-        and "--soup" not in fell_short(soup, SimpleNamespace(metric="f1", greater_is_better=True))[0]
-    )
+    assert "--soup" in alone[0] and "mlm_contrastive" in alone[0]
+    (soup,) = fell_short({"words_f1": 0.5, "eval_f1": 0.4, "alone_f1": 0.3}, work)
+    assert "--soup" not in soup and "mlm_contrastive" in soup
+    assert "--soup" not in said(0.2) and "mlm_contrastive" not in said(0.2), "of no use to other tasks"
     assert said(0.51) == said(None) == said(0.1, greater=False) == ""
     assert "a guess without a model" in said(0.3, greater=False)
     assert fell_short({"eval_f1": 0.1}, SimpleNamespace(metric="f1", greater_is_better=True)) == []
