@@ -182,12 +182,12 @@ def test_the_bytes_depend_on_neither_workers_nor_pieces(
     data = write_files(tmp_path / "text")
     expected = contents(prepare(lines_of(data), tokenizer, tmp_path / "0").path)
     assert len(expected) == 4
-    for workers in (1, 2, 3):
+    for workers in (1, 2):
         store = prepare(lines_of(data), tokenizer, tmp_path / f"w{workers}", num_workers=workers)
         assert contents(store.path) == expected
     monkeypatch.setattr(build_module, "PIECE_BYTES", 10_000)
     assert contents(prepare(lines_of(data), tokenizer, tmp_path / "large").path) == expected
-    assert sorted(os.listdir(tmp_path)) == ["0", "large", "text", "w1", "w2", "w3"]
+    assert sorted(os.listdir(tmp_path)) == ["0", "large", "text", "w1", "w2"]
 
 
 class Driver:
@@ -434,7 +434,7 @@ def test_a_full_disk_is_exit_code_5_and_what_is_ready_is_kept(
     assert "File too large" in done.stderr and "What is ready is kept" in done.stderr
     assert not (tmp_path / "store").exists() and pieces_in(tmp_path) > 5
     assert not list(tmp_path.glob(".store.building-*/*/*.tmp"))
-    done = driver.start("text", "store", 300, num_workers).wait()
+    done = driver.start("text", "store", 300, 0).wait()
     assert done.returncode == 0 and "pieces were ready and are kept" in done.stderr
     assert contents(tmp_path / "store") == contents(prepare(lines_of(data), tokenizer, tmp_path / "expected").path)
 
@@ -447,7 +447,7 @@ def test_a_small_disk_that_runs_full(driver: Driver, tmp_path: Path) -> None:
     for number in range(8):
         words = random.integers(0, 10**6, size=(400, 12))
         (tmp_path / "text" / f"{number}.txt").write_text("\n".join(" ".join(map(str, row)) for row in words))
-    words = shlex.join(map(str, [sys.executable, driver.script, *driver.words("text", "disk/store", 20_000, 2)]))
+    words = shlex.join(map(str, [sys.executable, driver.script, *driver.words("text", "disk/store", 20_000, 0)]))
     disk = shlex.quote(f"{tmp_path}/disk")
     script = f"mount -t tmpfs -o size=400k tmpfs {disk} || exit 77; {words}; code=$?; ls -a {disk}; exit $code"
     namespace = ["unshare", "--mount", "--map-root-user"]
@@ -521,7 +521,7 @@ def test_a_worker_that_is_killed_is_an_error_and_no_endless_wait(
     assert not multiprocessing.active_children()
     assert pieces_in(tmp_path) > 3 and not (tmp_path / "store").exists()
     expected = contents(prepare(lines_of(data), tokenizer, tmp_path / "expected").path)
-    assert contents(prepare(lines_of(data), tokenizer, tmp_path / "store", num_workers=2).path) == expected
+    assert contents(prepare(lines_of(data), tokenizer, tmp_path / "store").path) == expected
 
 
 @pytest.mark.usefixtures("small_pieces")

@@ -4,14 +4,13 @@ import hashlib
 import http.server
 import json
 import os
-import subprocess
-import sys
 import threading
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 
 from lacuna.common.errors import HubError, InputError
@@ -100,8 +99,29 @@ def endpoint() -> Iterator[str]:
     server.server_close()
 
 
+FRESH = """
+import json, sys
+import pyarrow
+
+for size in range(2, 6):
+    pyarrow.unregister_extension_type(f"datasets.features.features.Array{size}DExtensionType")
+for name in [name for name in sys.modules if name.partition(".")[0] in ("datasets", "huggingface_hub", "lacuna")]:
+    del sys.modules[name]  # they read the environment when they are imported
+"""
+
+
+def read_from(endpoint: str, script: str, folder: Path) -> Any:
+    """What a script prints at last, as a program of its own in a folder, for which the Hub is a small server."""
+    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "home"), "HF_TOKEN": "hf_secrets"}
+    environment |= {"HF_HUB_OFFLINE": "0", "HF_DATASETS_OFFLINE": "0", "PYTHONPATH": str(ROOM)}
+    (folder / "script.py").write_text(FRESH + script, encoding="utf-8")
+    run = processes.run(folder / "script.py", cwd=folder, env=environment)
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert "hf_secrets" not in run.stdout + run.stderr
+    return json.loads(run.stdout.splitlines()[-1])
+
+
 SCRIPT = """
-import json
 from lacuna.common.errors import LacunaError
 from lacuna.corpus import open_text
 from lacuna.corpus.arguments import TextArguments
@@ -127,14 +147,7 @@ print(json.dumps({**results, "errors": errors}))
 
 def test_datasets_streams_from_a_server(tmp_path: Path, endpoint: str) -> None:
     (tmp_path / "local.txt").write_text("local")
-    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": "hf_secrets"}
-    environment |= {"HF_HUB_OFFLINE": "0", "HF_DATASETS_OFFLINE": "0", "PYTHONPATH": str(ROOM)}
-    run = subprocess.run(
-        [sys.executable, "-c", SCRIPT], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    assert "hf_secrets" not in run.stdout + run.stderr
-    results = json.loads(run.stdout.splitlines()[-1])
+    results = read_from(endpoint, SCRIPT, tmp_path)
     train = [[f"train {number}", 0, f"me/good (train, part {part} of 2):{row}"] for number, part, row in
              [(0, 1, 1), (1, 1, 2), (2, 1, 3), (3, 2, 1), (4, 2, 2)]]  # fmt: skip
     assert results["documents"] == [*train, ["local", 1, "local.txt:1"]]

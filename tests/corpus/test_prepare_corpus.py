@@ -78,6 +78,6 @@ def test_ctrl_c_ends_promptly_and_what_is_ready_is_kept(folder: Path) -> None:
     assert time.monotonic() - began < 5
     ready = len(list(folder.glob(".store.building-*/*/*.piece")))
     assert ready and not (folder / "store").exists()
-    done = processes.run(*SMALL, *arguments, cwd=folder)
+    done = processes.run(*SMALL, *arguments, "--num_workers", 0, cwd=folder)
     assert done.returncode == 0 and "4,000 documents" in done.stdout
     assert f"{ready} of " in done.stderr and "pieces were ready and are kept" in done.stderr

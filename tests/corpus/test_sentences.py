@@ -115,8 +115,8 @@ def test_text_without_marks_is_cut_between_words() -> None:
 
 
 @pytest.mark.parametrize("unit", [".", "\n", "。", ".)", "x", "word ", " ", "\n- ", "? ", "\n \t"])
-def test_a_megabyte_of_anything_takes_no_time(unit: str) -> None:
-    text = "A" + unit * (1_000_000 // len(unit)) + " End."
+def test_much_of_anything_takes_no_time(unit: str) -> None:
+    text = "A" + unit * (300_000 // len(unit)) + " End."
     start = time.process_time()
     assert "".join(split_sentences(text)) == text
-    assert time.process_time() - start < 10  # quadratic time takes minutes; a slow processor needs four seconds
+    assert time.process_time() - start < 3  # quadratic time takes many times that; a slow processor needs a second

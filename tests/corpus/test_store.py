@@ -1,14 +1,12 @@
 """The token store, read: files, documents against their encoding, every kind of damage."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import processes
 import psutil
 import pytest
 from examples import document_tokens, sentence_tokens
@@ -82,7 +80,7 @@ def test_several_readers_share_the_pages_of_a_store(build: Build, tmp_path: Path
     store = build(*("The cat sat. " * 400 + str(number) for number in range(600)))
     size = store.num_tokens * 2
     assert size > 1 << 20
-    code = f"""
+    script = f"""
 import psutil, numpy as np
 from lacuna.corpus import open_store
 store = open_store({str(tmp_path / "store")!r})
@@ -90,9 +88,10 @@ before = psutil.Process().memory_full_info().uss
 total = sum(int(store.tokens[start : start + 65536].max()) for start in range(0, len(store.tokens), 65536))
 print(psutil.Process().memory_full_info().uss - before)
 """
+    (tmp_path / "reader.py").write_text(script)
     assert store.tokens[:].max() > 0  # Linux counts a page that only one process has mapped as that one's own
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    done = processes.run(tmp_path / "reader.py")
+    assert done.returncode == 0, done.stderr
     if psutil.LINUX:
         assert int(done.stdout) < size / 2
 

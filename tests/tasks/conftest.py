@@ -39,6 +39,12 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
+@pytest.fixture(autouse=True)
+def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in this process draw no curves, which take a second each: tests/training draws them."""
+    monkeypatch.setattr("lacuna.training.reports.log.draw_curves", lambda *, path, **_: path.write_bytes(b"\x89PNG"))
+
+
 @pytest.fixture
 def small_model() -> Callable[..., Any]:
     """Makes a native BERT with 32 hidden units for classification (with `num_labels`) or question answering."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from examples import fast
 from safetensors.torch import load_file
 from torch import Tensor
 from toys import PlainTokenizer, ToyWork, make_model
@@ -123,7 +124,7 @@ def test_an_overflow_halves_the_scale_and_is_as_if_the_step_were_left_out(run, t
     assert [line["step"] for line in log_of(tmp_path / "high") if "grad_norm" in line] == [*range(count + 1, 13)]
 
 
-@pytest.mark.parametrize("stops_after", [2, 5, 9])
+@pytest.mark.parametrize("stops_after", fast([2, 5, 9], 5))
 def test_stopped_and_resumed_equals_unbroken_to_the_bit(run, tmp_path, log_of, monkeypatch, stops_after: int) -> None:
     """The scale falls at first and is doubled every three steps, so that it moves on both sides of each break."""
     monkeypatch.setattr(progress, "PATIENCE_TO_DOUBLE", 3)

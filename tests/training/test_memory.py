@@ -14,6 +14,7 @@ import torch
 import transformers
 from processes import run
 from rows_of_tokens import AUTO, FAMILIES, RowsOfTokens
+from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
@@ -35,6 +36,22 @@ def small(family: str, **fields: Any) -> Any:
         family, "tiny", **{"vocab_size": VOCAB, "hidden_size": 128, "num_hidden_layers": 2, **fields}
     )
     return getattr(transformers, AUTO[config.shape]).from_config(config).train()
+
+
+class Bag(torch.nn.Module):
+    """A model that takes no time: it guesses each token from itself."""
+
+    def __init__(self, hidden_size: int = 64) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(VOCAB, hidden_size)
+        self.out = torch.nn.Linear(hidden_size, VOCAB)
+        self.config = SimpleNamespace(is_encoder_decoder=False)
+
+    def get_input_embeddings(self) -> torch.nn.Module:
+        return self.table
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor, **_: Any) -> Any:
+        return SimpleNamespace(loss=cross_entropy(self.out(self.table(input_ids)).transpose(1, 2), labels))
 
 
 def work_for(model: Any) -> RowsOfTokens:
@@ -84,8 +101,12 @@ def planned(model: Any, **options: Any) -> int:
 @pytest.mark.parametrize(
     ("family", "precision"),
     [
-        *((family, "no") for family in FAMILIES),
+        *((family, "no") for family in ("modernbert", "gpt2", "bart")),
         ("modernbert", "bf16"),
+        *(
+            pytest.param(family, "no", marks=pytest.mark.slow)
+            for family in ("bert", "lacuna", "llama", "qwen3", "vaswani")
+        ),
         *(pytest.param(family, "bf16", marks=pytest.mark.slow) for family in ("bert", "qwen3")),
     ],
 )
@@ -98,7 +119,7 @@ def test_a_step_holds_what_was_planned(family: str, precision: str) -> None:
 @pytest.mark.parametrize(
     ("family", "optimizer", "passes"),
     [
-        ("llama", "muon", 1),
+        pytest.param("llama", "muon", 1, marks=pytest.mark.slow),
         ("bert", "adamw", 2),
         ("gpt2", "muon", 2),
     ],
@@ -116,12 +137,13 @@ def test_gradient_checkpointing_needs_less() -> None:
     model = small("llama")
     without = planned(model)
     model._set_gradient_checkpointing(gradient_checkpointing_func=partial(checkpoint, use_reentrant=False))
-    assert planned(model) < 0.8 * without
-    assert planned(model) == pytest.approx(allocated(model, precision="no", passes=1), rel=0.06)
+    found = planned(model)
+    assert found < 0.8 * without
+    assert found == pytest.approx(allocated(model, precision="no", passes=1), rel=0.06)
 
 
 def test_a_native_model_and_one_on_meta() -> None:
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 96}
     config = transformers.BertConfig(vocab_size=VOCAB, **sizes)
     model = transformers.BertForMaskedLM(config)
     with torch.device("meta"):
@@ -132,7 +154,7 @@ def test_a_native_model_and_one_on_meta() -> None:
 
 
 def test_weights_and_optimizer_are_counted_exactly() -> None:
-    model = small("llama")
+    model = small("llama", num_hidden_layers=1)
     memory = plan(model, optimizer="muon")
     arguments = TrainingArguments(optimizer="muon")
     optimizers = OPTIMIZERS["muon"].make(model, arguments)
@@ -150,7 +172,7 @@ def test_weights_and_optimizer_are_counted_exactly() -> None:
 @pytest.mark.parametrize("average", ["none", "ema"])
 def test_a_checkpoint_is_written_from_a_copy(average: Any) -> None:
     """As large as what is written; on a GPU it lies in the memory of the host, and without checkpoints nowhere."""
-    model = small("llama")
+    model = Bag()
 
     def of(device_type: str, **options: Any) -> Memory:
         return plan(model, device_type=device_type, arguments={"average": average, **options})
@@ -221,7 +243,7 @@ def test_a_model_that_cannot_be_run_on_shapes_has_a_message() -> None:
 def test_steps_for_which_no_device_has_the_memory_are_refused_before_they_begin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, work = small("modernbert"), RowsOfTokens(length=64)
+    model, work = Bag(), RowsOfTokens(length=64)
     stages = [Stage(0.0, work, batch_size=512, micro_batch_size=512)]
     needed = StepNeeds(model, work, TrainingArguments(), 512).memory
 

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import processes
 import pytest
 import torch
+from examples import fast
 
 from lacuna.common.errors import InputError
 from lacuna.training import TrainingArguments, run
@@ -17,13 +19,19 @@ from lacuna.training.environment import hardware, keep_memory
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = """
-import asyncio, ctypes, importlib, multiprocessing, os, pathlib, signal, sys
-from unittest import mock
+import ctypes, importlib, multiprocessing, os, pathlib, pickle, signal, sys
 
 # Other libraries as they are: they know Windows in their own ways.
-import accelerate, datasets, filelock, matplotlib.pyplot, peft, psutil, torch.distributed.checkpoint
-import torch.distributed.fsdp, torch.utils.data, transformers
-from transformers import BertForMaskedLM, pipelines
+import torch.utils.data
+from transformers import BertForMaskedLM
+
+if __name__ == "__main__":
+    import accelerate, asyncio, datasets, filelock, matplotlib.pyplot, peft, psutil, torch.distributed.checkpoint
+    import torch.distributed.fsdp
+    from transformers import pipelines
+
+    for name in [name for name in sys.modules if name.partition(".")[0] == "lacuna"]:
+        del sys.modules[name]  # what the server of `processes` has of it knows the machine as it is
 
 for name in ("fcntl", "resource", "grp", "pwd", "termios", "syslog"):
     sys.modules[name] = None
@@ -39,33 +47,40 @@ multiprocessing.set_start_method("spawn", force=True)
 
 from toys import PlainTokenizer, ToyWork, make_model
 
-import lacuna.training
-from lacuna.training import TrainingArguments, train
+class Handed(torch.utils.data.DataLoader):
+    def __init__(self, dataset, **options):
+        names = ("collate_fn", "worker_init_fn")
+        dataset, *functions = pickle.loads(pickle.dumps([dataset, *map(options.get, names)]))
+        super().__init__(dataset, **{**options, **dict(zip(names, functions))})
 
 if __name__ == "__main__":
-    repository, output_dir = map(pathlib.Path, sys.argv[1:])
+    repository, output_dir = map(pathlib.Path, sys.argv[1:3])
     rooms = "common corpus evaluation exporting modeling objectives tasks tokenization training"
     for path in sorted(path for room in rooms.split() for path in (repository / room).rglob("[a-z]*.py")):
         if path.stem != "gguf":  # an extra
             importlib.import_module(".".join(["lacuna", *path.relative_to(repository).with_suffix("").parts]))
+    from lacuna.training import TrainingArguments, environment, loop, train
+
+    loop.DataLoader = Handed
     options = dict(output_dir=str(output_dir), batch_size=8, save_steps=1, mixed_precision="no")
-    for steps, workers in ((2, 1), (3, 0)):
+    for steps, workers in ((2, int(sys.argv[3])), (3, 0)):
         arguments = TrainingArguments(**options, max_steps=steps, resume=steps == 3, num_workers=workers)
         results = train(model=make_model(), work=ToyWork(), tokenizer=PlainTokenizer(), arguments=arguments)
+    environment.serve_on(0)
     print(multiprocessing.get_start_method(), results["steps"], (output_dir / "model.safetensors").is_file())
 """
 
 
-def test_a_run_without_what_windows_lacks(tmp_path: Path) -> None:
-    """All rooms, two steps, a checkpoint, a third step after resuming; the rows come from a worker that is spawned."""
+@pytest.mark.parametrize("workers", fast([0, 1], 0))
+def test_a_run_without_what_windows_lacks(tmp_path: Path, workers: int) -> None:
+    """All rooms, two steps, a checkpoint, a third step after resuming; rows come from what a worker would be handed,
+    or from one that is spawned."""
     (tmp_path / "windows.py").write_text(SCRIPT, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, tmp_path / "windows.py", REPOSITORY, tmp_path / "run"],
+    done = processes.run(
+        tmp_path / "windows.py",
+        *(REPOSITORY, tmp_path / "run", workers),
         env={"PYTHONPATH": f"{REPOSITORY / 'tests'}:{REPOSITORY}", "PATH": "", "HF_HUB_OFFLINE": "1"},
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split()[-3:] == ["spawn", "3", "True"]
