@@ -11,6 +11,7 @@ import pytest
 from processes import last_of_each, no_curves
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+gc.disable()  # until all is imported: collections look through all that is there, again and again
 
 # Tests never reach for the network, whatever the machine allows.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -33,25 +34,36 @@ def shared_data() -> Path:
 
 
 @pytest.fixture
-def run_recipe(
+def typed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
-) -> Callable[..., tuple[int, str]]:
-    """Runs a recipe in this process as `python recipes/NAME.py` would; returns its exit code and what it said.
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs a recipe in this process as `python recipes/NAME.py` would; returns its exit code and what it said on each
+    of its two outputs.
 
     A process of its own takes five seconds to import what it needs; one test of each recipe is enough for that. Curves
     are drawn only for a test that is marked `curves`.
     """
 
-    def run(name: str, *words: object) -> tuple[int, str]:
+    def run(name: str, *words: object) -> tuple[int, str, str]:
         if name.startswith(("pretrain", "finetune_")) and "curves" not in request.keywords:
             monkeypatch.setattr("lacuna.training.reports.log.draw_curves", no_curves)
         path = str(REPOSITORY / "recipes" / f"{name}.py")
         monkeypatch.setattr(sys, "argv", [path, *last_of_each([*map(str, words)])])
-        with pytest.raises(SystemExit) as left:
+        capsys.readouterr()
+        code = 0
+        try:
             runpy.run_path(path, run_name="__main__")
-        return int(left.value.code or 0), capsys.readouterr().err
+        except SystemExit as left:
+            code = int(left.code or 0)
+        return code, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+def run_recipe(typed: Callable[..., tuple[int, str, str]]) -> Callable[..., tuple[int, str]]:
+    """The same; returns the exit code and the errors and notices."""
+    return lambda name, *words: typed(name, *words)[::2]
 
 
 # A process of xdist takes a whole file at a time, in the order in which they come here: those that take long go first,
@@ -75,6 +87,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take long first; all else stays."""
     ranks = {name: rank for rank, name in enumerate(LONG)}
     items.sort(key=lambda item: ranks.get(item.path.stem, len(LONG)))
+
+
+def pytest_collection_finish() -> None:
+    """Imports are done."""
+    gc.enable()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -23,6 +23,7 @@ LIBRARIES = (
     ),
 )
 
+gc.disable()
 for library in LIBRARIES:
     import_module(library)
 for path in (path for room in ROOMS for path in (REPOSITORY / room).rglob("[a-z]*.py")):
@@ -32,4 +33,5 @@ for path in (path for room in ROOMS for path in (REPOSITORY / room).rglob("[a-z]
 import_module("lacuna.training.reports.log").draw_curves = no_curves
 import_module("lacuna.tokenization.vocabulary")._likely_classes()
 gc.collect()
+gc.enable()
 gc.freeze()  # a collection would copy every page that a forked process shares with the server

@@ -1,10 +1,9 @@
 """A plan of a run, as people ask for it; and the page that shows how."""
 
-import os
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 from processes import run
@@ -26,9 +25,12 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def plan(workplace: Path, *words: object) -> CompletedProcess[str]:
-    environment = {**os.environ, "LACUNA_CACHE": str(workplace / "cache")}
-    return run("recipes/plan_run.py", *words, cwd=workplace, env=environment)
+@pytest.fixture
+def plan(workplace: Path, typed, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+    """Runs the recipe there."""
+    monkeypatch.chdir(workplace)
+    monkeypatch.setenv("LACUNA_CACHE", str(workplace / "cache"))
+    return lambda *words: typed("plan_run", *words)
 
 
 def number_after(name: str, text: str) -> float:
@@ -37,14 +39,13 @@ def number_after(name: str, text: str) -> float:
     return float(found[1].replace(",", ""))
 
 
-def test_a_plan_trains_nothing(workplace: Path) -> None:
+def test_a_plan_trains_nothing(workplace: Path, plan) -> None:
     words = ["--data", "my_texts", "--vocab_size", "300", "--batch_size", "8", "--max_steps", "20"]
     # Of this family checkpoints hold a native model and our weights.
     words += ["--optimizer", "adamw", "--num_hidden_layers", "1", "--family", "modernbert"]
-    done = plan(workplace, *words, "--device", "H100", "--mfu", "0.1")
-    assert done.returncode == 0, done.stderr[-2000:]
+    code, said, errors = plan(*words, "--device", "H100", "--mfu", "0.1")
+    assert code == 0, errors[-2000:]
     assert {path.name for path in workplace.iterdir()} == {"recipes", "my_texts", "cache"}
-    said = done.stdout
     step, whole = number_after("operations of a step", said), number_after("operations of the run", said)
     assert number_after("steps", said) == 20 and whole == pytest.approx(20 * step, rel=1e-3)
     assert "if training reaches 10% of the peak" in said and "989.40 TFLOP/s of H100 in bf16" in said
@@ -52,12 +53,12 @@ def test_a_plan_trains_nothing(workplace: Path) -> None:
     assert number_after("a checkpoint", said) == pytest.approx(4 * number_after("the final model", said), rel=0.02)
 
 
-def test_checkpoints_are_counted_where_there_are_any(workplace: Path) -> None:
+def test_checkpoints_are_counted_where_there_are_any(plan) -> None:
     words = ["--data", "my_texts", "--vocab_size", "300", "--batch_size", "8", "--max_steps", "20"]
     # Of this one they hold no native copy of the weights.
     words += ["--optimizer", "adamw", "--num_hidden_layers", "1", "--family", "lacuna"]
     with_gpu, with_cpu, never = (
-        plan(workplace, *words, *more).stdout
+        plan(*words, *more)[1]
         for more in (["--device", "T4"], ["--device", "cpu"], ["--device", "T4", "--save_steps", "0"])
     )
     size = number_after("a checkpoint", never)
@@ -70,14 +71,14 @@ def test_checkpoints_are_counted_where_there_are_any(workplace: Path) -> None:
     assert re.search(r"^  gradients .* at the fullest moment, with all else", with_cpu, flags=re.MULTILINE)
 
 
-def test_what_does_not_fit_is_said_and_so_is_what_does(workplace: Path) -> None:
+def test_what_does_not_fit_is_said_and_so_is_what_does(plan) -> None:
     words = ["--data", "my_texts", "--vocab_size", "300", "--objective", "clm", "--device", "T4", "--max_steps", "5"]
     words += ["--optimizer", "adamw", "--num_hidden_layers", "1"]
-    done = plan(workplace, *words, "--memory_gb", "0.8", "--num_devices", "2", "--batch_size", "64,128",
-                "--batch_size_at", "0,0.5")  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "does NOT fit into 0.8 GB of T4" in done.stdout and "at once, in fp16" in done.stdout
-    assert re.search(r"largest micro-batch from 0.5 of the run +\d+  of the 64 that a process has", done.stdout)
+    words += ["--memory_gb", "0.8", "--num_devices", "2", "--batch_size", "64,128", "--batch_size_at", "0,0.5"]
+    code, said, errors = plan(*words)
+    assert code == 0, errors[-2000:]
+    assert "does NOT fit into 0.8 GB of T4" in said and "at once, in fp16" in said
+    assert re.search(r"largest micro-batch from 0.5 of the run +\d+  of the 64 that a process has", said)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +91,10 @@ def test_what_does_not_fit_is_said_and_so_is_what_does(workplace: Path) -> None:
         (["--famly", "bert"], "did you mean '--family'"),
     ],
 )
-def test_mistakes_have_one_message(workplace: Path, words: list[str], message: str) -> None:
-    done = plan(workplace, "--data", "my_texts", "--vocab_size", "300", *words)
-    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+def test_mistakes_have_one_message(plan, words: list[str], message: str) -> None:
+    code, _, said = plan("--data", "my_texts", "--vocab_size", "300", *words)
+    assert code == 2 and message in said and "Traceback" not in said
+    assert len(said.strip().splitlines()) == 1
 
 
 def test_help_says_what_it_does() -> None:
@@ -109,10 +110,10 @@ def test_the_page_has_commands() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_page_runs(command: str, workplace: Path) -> None:
+def test_a_command_of_the_page_runs(command: str, plan) -> None:
     words = shlex.split(command)[2:]
     if command == COMMANDS[0]:
         words += ["--data", "my_texts"]  # for speed: the page means the built-in text, which large batches need
-    done = plan(workplace, *words)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "operations of the run" in done.stdout
+    code, said, errors = plan(*words)
+    assert code == 0, errors[-2000:]
+    assert "operations of the run" in said

@@ -4,10 +4,9 @@ import contextlib
 import json
 import os
 import random
-import runpy
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,24 +53,6 @@ def other_trainers() -> Iterator[None]:
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
     with HubServer() as server, server.environment(monkeypatch, tmp_path / "hub_home"):
         yield server
-
-
-@pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs a recipe in this process: its exit code, and what went to both of its outputs."""
-
-    def run(name: str, *words: object) -> tuple[int, str, str]:
-        path = str(REPOSITORY / "recipes" / f"{name}.py")
-        monkeypatch.setattr(sys, "argv", [path, *map(str, words)])
-        capsys.readouterr()
-        code = 0
-        try:
-            runpy.run_path(path, run_name="__main__")
-        except SystemExit as left:
-            code = int(left.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
 
 
 # A process that finds the libraries but not the links to this repository among them.
