@@ -73,13 +73,15 @@ LONG = [
     "test_readme",
     "test_numbers_and_changes",
     "test_pretrain",
-    "test_sharding",
-    "test_conversion",
-    "test_remote_code",
-    "test_checkpoint_faults",
-    "test_memory",
+    "test_python",
+    "test_exporting",
+    "test_evaluate_language_model",
+    "test_push_model",
+    "test_loop",
     "test_graphs",
-    "test_more_recipes",
+    "test_conversion",
+    "test_build",
+    "test_remote_code",
 ]
 
 

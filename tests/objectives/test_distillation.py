@@ -16,8 +16,8 @@ from transformers import BertConfig, BertForMaskedLM
 
 from lacuna.common.errors import InputError, StorageError
 from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM
-from lacuna.objectives import IGNORED, OBJECTIVES, DistillationArguments, fingerprint_of
-from lacuna.objectives.distillation import DISTILLED, Answers, teacher_nats
+from lacuna.objectives import IGNORED, OBJECTIVES, DistillationArguments, ObjectiveArguments, fingerprint_of
+from lacuna.objectives.distillation import DISTILLED, Answers, load_teacher, teacher_nats
 
 VOCAB, CPU = 60, torch.device("cpu")
 SMALL: dict[str, Any] = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -176,13 +176,17 @@ def test_held_out_examples_and_scores_are_those_of_the_plain_objective(make, par
     assert work.baseline() == plain.baseline()
 
 
-def test_masks_depend_on_the_row_and_its_variant_alone(make) -> None:
+def test_masks_depend_on_the_row_and_its_variant_alone(make, parts, store) -> None:
     work = learned(make("mlm", options={"mask_variants": 2}), model_of("mlm"))
     rows = work.num_examples
     shown = [work.example(7, index) for index in (3, rows - 1, 2 * rows, rows, 2 * rows - 1, 3 * rows + 5)]
     for first, second in ((0, 1), (0, 2), (3, 4), (3, 5)):
         assert all((shown[first][name] == shown[second][name]).all() for name in shown[0])
     assert (shown[0]["labels"] != shown[3]["labels"]).any()
+    plain = OBJECTIVES["mlm"](**parts(store, objective="mlm")).example(
+        7, 7
+    )  # the masks that a run draws without a teacher
+    assert all((shown[0][name] == plain[name]).all() for name in plain)
     everything = work.answers.about["targets"]
     assert everything == sum(len(work.example(row, n * rows)["teacher_ids"]) for row in range(rows) for n in (0, 1))
 
@@ -278,3 +282,12 @@ def test_a_teacher_that_reads_across_documents_is_refused(make) -> None:
         learned(make("mlm"), teacher)
     work = learned(make("mlm", packing="none"), teacher)
     assert json.loads((work.answers.folder / "about.json").read_text())["made_of"]["packing"] == "none"
+
+
+def test_a_teacher_reads_rows_as_long_as_its_positions(tmp_path: Path) -> None:
+    BertForMaskedLM(BertConfig(**SMALL, max_position_embeddings=32)).save_pretrained(tmp_path)
+    goals = [ObjectiveArguments(objective="mlm", sequence_length=length) for length in ("32", "33")]
+    teacher = load_teacher(str(tmp_path), goals[0], as_ours=lambda model: model)
+    assert not teacher.training and not any(weight.requires_grad for weight in teacher.parameters())
+    with pytest.raises(InputError, match="--sequence_length 33 is more than the 32 positions of --teacher"):
+        load_teacher(str(tmp_path), goals[1], as_ours=lambda model: model)

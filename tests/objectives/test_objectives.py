@@ -293,6 +293,18 @@ def test_losses_of_parts_add_up_to_the_loss_of_the_whole(make, name) -> None:
         assert parts.tolist() == pytest.approx(value.tolist(), rel=1e-5)
 
 
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_nothing_is_cached_while_training_or_evaluating(make, name) -> None:
+    work, model = make(name, eval_fraction=0.3), model_for(name)
+    batch = work.collate([work.example(index % work.num_examples, index) for index in range(4 * work.group)])
+    targets = {key: torch.tensor(count) for key, count in work.count_targets(batch).items()}
+    caches: list[Any] = []
+    model.register_forward_hook(lambda model, given, output: caches.append(output.get("past_key_values")))
+    work.loss(model, batch, targets)
+    work.evaluate(model, work.collate([work.eval_example(row) for row in range(2)]))
+    assert len(caches) > 1 and not any(caches)
+
+
 @pytest.mark.parametrize("name, head", [("mlm", BertForMaskedLM), ("mlm_nsp", BertForPreTraining)])
 def test_native_models_are_trained_and_judged_alike(make, name, head) -> None:
     """They give logits everywhere, and a mean over their batch whatever the step holds."""

@@ -110,8 +110,9 @@ def test_a_source_of_one_document_borrows_partners(numbered, parts) -> None:
 
 
 def test_a_source_of_one_sentence_stays_in_the_training_part(numbered) -> None:
-    store = dataclasses.replace(
-        numbered([[5], *[[4] * 6] * 12]), source_offsets=np.array([0, 1, 13]), source_weights=[0.5, 0.5]
-    )
-    (train, held_out), (_, others) = split_sources(store=store, eval_fraction=0.1, seed=0)
+    """Another whose first document is one sentence does not, nor does one of a single document."""
+    text = numbered([[5], [4], *[[4] * 6] * 12, [4] * 6])
+    store = dataclasses.replace(text, source_offsets=np.array([0, 1, 14, 15]), source_weights=[0.5, 0.3, 0.2])
+    (train, held_out), (_, others), single = split_sources(store=store, eval_fraction=0.1, seed=0)
     assert train.tolist() == [[0, 1]] and len(held_out) == 0 and len(others) > 0
+    assert len(single[0]) > 0 and len(single[1]) > 0

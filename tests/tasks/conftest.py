@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from processes import no_curves
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import BertConfig, BertForQuestionAnswering, BertForSequenceClassification, PreTrainedTokenizerFast
 
@@ -40,9 +41,9 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture(autouse=True)
-def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in this process draw no curves, which take a second each: tests/training draws them."""
-    monkeypatch.setattr("lacuna.training.reports.log.draw_curves", lambda *, path, **_: path.write_bytes(b"\x89PNG"))
+    monkeypatch.setattr("lacuna.training.reports.log.draw_curves", no_curves)
 
 
 @pytest.fixture

@@ -260,6 +260,7 @@ def test_squad_v2_by_hand():
     assert (found["exact_match"], found["f1"]) == (50.0, pytest.approx(100 * (1 + 1 + 2 / 3) / 4))
     assert found["has_answer_exact_match"] == pytest.approx(100 / 3)
     assert (found["no_answer_exact_match"], found["no_answer_f1"]) == (100.0, 100.0)
+    assert squad_v2(["dog", "fox"], [[], []], no_answer=[1.5, 1.0])["exact_match"] == 50.0  # refused above 1
 
 
 @pytest.mark.parametrize(

@@ -315,3 +315,10 @@ def test_two_processes_stop_after_the_same_step_and_keep_the_same_weights(tmp_pa
     assert two["eval_loss"] == pytest.approx(one["eval_loss"], rel=1e-4)
     for name, value in kept_by_one.items():
         torch.testing.assert_close(kept_by_two[name], value, rtol=1e-2, atol=1e-3)
+
+
+def test_what_is_kept_is_counted() -> None:
+    best = Best(nn.Linear(2, 2))
+    for count in (1, 2):
+        best.keep(nn.Linear(2, 2))
+        assert best.state()["num_updates"] == count

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from lacuna.common.errors import CorruptCheckpointError, InputError, StorageError
 from lacuna.common.files import write_text
 from lacuna.modeling import LacunaConfig, LacunaForMaskedLM, LacunaForPreTraining
-from lacuna.training.checkpoints.resuming import check_identity
+from lacuna.training.checkpoints.resuming import _differences, check_identity
 from lacuna.training.checkpoints.saving import (
     MARKER,
     STATE,
@@ -361,3 +361,16 @@ def test_tied_weights_are_written_once_and_tied_again(trained, save) -> None:
     other, others = trained(steps=1, seed=9)
     restore(checkpoint=folder, model=other, optimizers=others)
     assert other.cls.predictions.decoder.weight is other.bert.embeddings.word_embeddings.weight
+
+
+def test_what_differs_between_runs_is_told_by_its_part() -> None:
+    ours, theirs = {"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}}
+    assert _differences("model", ours, theirs) == ["model.b.c is 2 and was 3"]
+    assert _differences("model.b", ours["b"], None) == ["model.b is {'c': 2} and was None"]
+    assert _differences("model.b", None, theirs["b"]) == ["model.b is None and was {'c': 3}"]
+
+
+def test_the_folder_of_a_run_that_is_new_is_made(trained, save, saver_of, tmp_path) -> None:
+    model, optimizers = trained(steps=1)
+    save(model, optimizers, step=1, saver=saver_of(model=model, keep=1, output_dir=tmp_path / "new" / "run"))
+    assert newest_checkpoint(tmp_path / "new" / "run")[0].name == "step-00000001"

@@ -619,3 +619,12 @@ def test_memory_that_is_refused_is_a_mistake_with_a_way_out(run, tmp_path, monke
     monkeypatch.setattr(loop, "_train", lambda run: (_ for _ in ()).throw(RuntimeError("another mistake")))
     with pytest.raises(RuntimeError, match="another mistake"):
         run(max_steps=1)
+
+
+def test_a_checkpoint_is_noted_at_the_first_step_after_it_is_whole(run, log_of, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(Saver, "is_ready", property(lambda saver: saver._writing is not None))
+    run(max_steps=5, save_steps=2, eval_steps=0, logging_steps=1)
+    steps = [(line["step"], line.get("event", "loss")) for line in log_of(tmp_path / "run") if line["step"]]
+    assert [line for line in steps if line[1] in ("loss", "checkpoint")][:4] == [
+        (1, "loss"), (2, "loss"), (3, "loss"), (2, "checkpoint"),
+    ]  # fmt: skip
