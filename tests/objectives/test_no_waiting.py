@@ -175,6 +175,18 @@ def test_masks_that_nobody_looks_at_say_the_same(case: tuple[str, str, str]) -> 
         torch.testing.assert_close(one, other)
 
 
+def test_with_a_cache_whoever_waits_has_the_masks_of_transformers() -> None:
+    """The second half of padded rows is read with a cache of the first, as all of them at once, with gradients."""
+    model = head_of("decoder", "LacunaForCausalLM").eval()
+    ids, mask = torch.randint(5, 72, (2, 8)), torch.ones(2, 8, dtype=torch.long)
+    mask[0, :3] = 0
+    with mock.patch.object(masks_lacuna, "is_awaited", lambda tensor: True):
+        whole = model(ids, attention_mask=mask, use_cache=False).logits
+        first = model(ids[:, :4], attention_mask=mask[:, :4], use_cache=True)
+        second = model(ids[:, 4:], attention_mask=mask, past_key_values=first.past_key_values).logits
+    torch.testing.assert_close(second, whole[:, 4:])
+
+
 BOTH = {"_local_scalar_dense": 2}
 
 

@@ -458,6 +458,13 @@ def test_an_unanswerable_question_points_at_the_first_token_in_every_window(toke
     )
 
 
+def test_a_guess_may_be_that_there_is_no_answer(tokenizer):
+    """For all: a third of the questions have none. Words in common always answer, and those cannot be right."""
+    work = task(tokenizer, mixed_rows())
+    assert work.baseline() == pytest.approx({"exact_match": 100 / 3, "f1": 100 / 3})
+    assert work.bag_of_words["f1"] < 200 / 3
+
+
 def test_a_model_that_knows_what_it_does_not_know(tokenizer):
     """Logits that are sure of answers and half sure of none: the threshold finds the place between them."""
     rows = mixed_rows()
