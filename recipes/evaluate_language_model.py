@@ -130,7 +130,8 @@ def main(words: Sequence[str] | None = None) -> str:
     if arguments.suite == "all":
         results = {f"{suite}/{name}": value for suite, some in found.items() for name, value in some.items()}
         print(table := evaluation.format_summary(found))
-        report = f"# What {Path(arguments.model).name} knows, {time.strftime('%Y-%m-%d')}\n\n{table}\n"
+        named = Path(arguments.model).name if Path(arguments.model).is_dir() else arguments.model
+        report = f"# What {named} knows, {time.strftime('%Y-%m-%d')}\n\n{table}\n"
         for suite, some in {**found, "about": about}.items():
             report += f"\n## {suite}\n\n```\n{evaluation.format_results(some)}\n```\n"
         write_text(path.with_name("evaluation.md"), report, hint=". See --output_file")

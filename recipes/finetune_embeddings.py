@@ -79,23 +79,18 @@ def main(words: Sequence[str] | None = None) -> str:
         print(f"learning rate {rate}, automatic, by the RMS of the weights (--learning_rate)", flush=True)
     log = RunLog(output_dir=folder, enabled=is_main, first_step=0, done=0.0, title=f"{work.name}, {work.kind}")
     with closing(log):
+        info = {"objective": work.objective, "model": start.model, "command": shown_command()}
+        info |= {"examples": work.num_examples, "held_out": work.num_eval_examples}
+        info |= {"task": {**used(data), **work.settings(), "revision": commit}, "libraries": ["sentence_transformers"]}
+        if is_main:  # at once, for report_run.py
+            write_text(folder / "run.json", json.dumps({**info, "arguments": options}, indent=2, default=str) + "\n")
         results = train_encoder(work, encoder, log=log, **options)
         if is_main:
-            info = {
-                "objective": work.objective,
-                "model": start.model,
-                "task": {**used(data), **work.settings(), "revision": commit},
-                "examples": work.num_examples,
-                "held_out": work.num_eval_examples,
-                "command": shown_command(),
-                "libraries": ["sentence_transformers"],
-            }
             card = encoder_card(inner, info, results, vectors=f"{encoder.get_embedding_dimension()} numbers each")
             save_encoder(encoder, folder, card=card)
         log.finish(results)
     if is_main:
         write_results(work, results, folder)
-        write_text(folder / "run.json", json.dumps({**info, "arguments": options}, indent=2, default=str) + "\n")
         print("\n".join([*outcome(results), *fell_short(results, work), ending(str(folder))]), flush=True)
         push_trained(folder=data.output_dir, name=data.push_to_hub)
     return str(folder)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.command_line import exit_cleanly, parse_arguments
+from lacuna.common.errors import progress_bar
 from lacuna.common.files import write_text
 from lacuna.common.loading import commit_of
 from lacuna.common.private import shown_command, visible
@@ -28,7 +29,8 @@ from lacuna.training import use_all_cores
 def draw(inspections: list[inside.Inspection], folder: Path) -> None:
     """Pictures of each text, and of how the others differ from the first."""
     inside.draw_tokens(sides=[it.sides[0] for it in inspections], path=folder / "tokens.png")
-    for number, it in enumerate(inspections, start=1):
+    texts = progress_bar(inspections, total=len(inspections), doing="drawing", unit="text")
+    for number, it in enumerate(texts, start=1):
         inside.draw_predictions(inspection=it, path=folder / f"predictions_{number}.png")
         for side in (side for side in it.sides if side.neighbours):
             name = f"neighbours_{number}" + f"_{side.name}" * bool(side.name)

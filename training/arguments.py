@@ -61,7 +61,7 @@ class NewModelArguments(ModelArguments):
         "micro",
         "New model's size; of the default encoder without embeddings: micro (2 M parameters), tiny (4 M), mini "
         "(12 M), small (32 M), base (110 M) or large (343 M). Default: micro, for some minutes on a CPU.",
-        metavar="NAME",
+        choices=("micro", "tiny", "mini", "small", "base", "large"),
     )
     vocab_size: int = _model(8192, "Vocabulary size of a newly trained tokenizer.")
     num_hidden_layers: int | None = _model(None, "Layers of a new model. Default: those of --size.", advanced=True)

@@ -25,7 +25,7 @@ from .optimizers.adapters import num_weights, prepare
 from .optimizers.averages import Soup
 from .optimizers.schedules import with_rate
 from .reports.page import ending
-from .stages import resolve
+from .stages import Stage, epochs_per_step, resolve
 
 SHOWN = 5  # examples that `--dry_run` shows
 MOST_BLENDED = 20e6  # weights of a model that is trained three times without being asked
@@ -56,9 +56,9 @@ def fine_tune(
         if is_main_process():
             model = make_model(arguments.seed)
             prepare(model, arguments)
-            resolved, _ = resolve(arguments, [(0.0, work)], num_processes=1)
-            expected = [learning(model, with_rate(resolved, model).learning_rate), *refusal(arguments, resumes=True)]
-            print("\n".join([*describe(SHOWN), *expected]), flush=True)
+            resolved, stages = resolve(arguments, [(0.0, work)], num_processes=1)
+            learns = learning(model, with_rate(resolved, model).learning_rate, resolved.max_steps, stages)
+            print("\n".join([*describe(SHOWN), learns, *refusal(arguments, resumes=True)]), flush=True)
         return {}
     if is_main_process():
         claim_output_dir(arguments)
@@ -220,8 +220,9 @@ def fell_short(results: dict[str, float], work: Work) -> list[str]:
     return []
 
 
-def learning(model: nn.Module, rate: float | None) -> str:
-    """How many weights learn at which rate, a line for people."""
+def learning(model: nn.Module, rate: float | None, steps: int | None = None, stages: Sequence[Stage] = ()) -> str:
+    """How many weights learn at which rate and for how long, where that is known, a line for people."""
     trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     every = sum(weight.numel() for weight in model.parameters())
-    return f"{trained:,} of {every:,} weights learn, at a rate of {rate:g} at its peak"
+    long = f", in {steps:,} steps, {steps * epochs_per_step(stages):.3g} passes" if steps else ""
+    return f"{trained:,} of {every:,} weights learn, at a rate of {rate:g} at its peak{long}"

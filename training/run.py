@@ -260,7 +260,7 @@ def open_run(
     notices = [] if arguments.max_minutes else skipped(stages, arguments.max_steps)
     if asked_rate is None:
         rate = f"{arguments.learning_rate:g}"
-        notices.append(f"learning rate {rate}, automatic, by the RMS of the weights and the steps (--learning_rate)")
+        notices.append(f"learning rate {rate}, automatic, by the RMS of the weights (--learning_rate)")
     if arguments.resume:
         progress, changed, resumed = resume(
             arguments, model=bare, optimizers=optimizers, average=average, adapter=adapter, fresh=progress

@@ -16,6 +16,7 @@ from lacuna.common.errors import InputError
 from lacuna.common.foreign import without_panic
 from lacuna.common.loading import look_through, opening
 from lacuna.tasks.base.metrics import optional_module
+from lacuna.tasks.base.models import resolve_max_length
 from lacuna.tasks.base.report import all_or_none
 from lacuna.tasks.embeddings.task import LOSSES, SCORED, Embeddings
 from lacuna.tasks.predict.predictor import Predictor
@@ -37,7 +38,7 @@ def load_encoder(
     """A `SentenceTransformer` of a checkpoint, in float32, that cuts texts to `max_length` tokens.
 
     A folder that sentence-transformers has made keeps its modules; any other encoder is pooled by the mean over the
-    tokens, a decoder by the last token. For errors see `opening`.
+    tokens, a decoder by the last token. For errors see `opening` and `resolve_max_length`.
     """
     library = _library()
     look_through(model, revision=revision, tokenizer=True, weights=True)
@@ -46,6 +47,9 @@ def load_encoder(
     how: dict[str, Any] = {"trust_remote_code": trust_remote_code, "model_kwargs": weights}
     with opening(model, f"--model {model} cannot be loaded by sentence-transformers"):
         encoder = without_panic(library.SentenceTransformer, model, revision=revision, **how)
+    if max_length and hasattr(encoder[0], "auto_model"):
+        takes = {"config": encoder[0].auto_model.config, "tokenizer": encoder.tokenizer}
+        resolve_max_length(asked=max_length, default=max_length, **takes)
     encoder.max_seq_length = max_length or encoder.max_seq_length
     encoder.tokenizer.padding_side = "right"  # see `pad_for_reading`
     return encoder
@@ -122,21 +126,13 @@ def train_encoder(
     library, on_cpu = _library(), not torch.accelerator.is_available()
     steps = max_steps or math.ceil(max_epochs * math.ceil(len(task.train_items) / batch_size))
     every = int(eval_steps) if eval_steps >= 1 else max(1, round(eval_steps * steps))
-    how = dict(
-        **{"warmup_steps": 0.06, "seed": 0, **options},
-        per_device_train_batch_size=batch_size // num_processes,
-        max_steps=steps,
-        use_cpu=on_cpu,
-        ddp_backend="gloo" if on_cpu and num_processes > 1 else None,
-        # A text that comes twice in a batch would be a wrong text for itself.
-        batch_sampler="batch_sampler" if task.kind == SCORED else "no_duplicates",
-        eval_strategy="steps",
-        eval_steps=every if eval_steps else steps,
-        save_strategy="no",
-        report_to=[],
-        logging_steps=10,
-        disable_tqdm=True,
-    )
+    how = {"warmup_steps": 0.06, "seed": 0, **options, "max_steps": steps, "use_cpu": on_cpu}
+    how |= {"per_device_train_batch_size": batch_size // num_processes}
+    how |= {"ddp_backend": "gloo" if on_cpu and num_processes > 1 else None}
+    # A text that comes twice in a batch would be a wrong text for itself.
+    how |= {"batch_sampler": "batch_sampler" if task.kind == SCORED else "no_duplicates"}
+    how |= {"eval_strategy": "steps", "eval_steps": every if eval_steps else steps, "save_strategy": "no"}
+    how |= {"report_to": [], "logging_steps": 10, "disable_tqdm": True}
     # Their card, which takes a while and shows bars of its own, is not written.
     without_card = {"add_model_card_callback": lambda self, defaults: None}
     with tempfile.TemporaryDirectory() as folder:

@@ -441,6 +441,9 @@ def test_vectors_of_texts(folder_of, run_recipe, tmp_path) -> None:
     for text, row in zip(TEXTS, read_rows(output), strict=True):
         assert row["text"] == text
         assert row["prediction"] == pytest.approx(encoder.encode(text).tolist(), abs=2e-5)
+    more = ["--input", source, "--output", tmp_path / "no.jsonl", "--max_length", 65]
+    code, said = run_recipe("predict", "--model", tmp_path / "encoder", *more)
+    assert code == 2 and "--max_length 65 is more than the 64 tokens that the model takes: lower it" in said
 
 
 @pytest.fixture

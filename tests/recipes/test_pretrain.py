@@ -16,7 +16,7 @@ from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
-from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM, LacunaPreTrainedModel
+from lacuna.modeling import SIZES, LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM, LacunaPreTrainedModel
 from lacuna.tokenization import save_tokenizer, train_bpe
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -190,7 +190,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         "--objective clm trains models of shape decoder",
     ),
     "an unknown family": (["--family", "brt"], "'bert'"),
-    "an unknown size": (["--size", "huge"], "huge"),
+    "an unknown size": (
+        ["--size", "huge"],
+        f"--size: invalid choice: 'huge' (choose from {', '.join(map(repr, SIZES))})",
+    ),
     "an unknown objective": (["--objective", "gpt"], "'gpt'"),
     "too many processes' worth": (["--batch_size", "9", "--micro_batch_size", "2"], "--micro_batch_size 2 does not"),
     "a probability of two": (["--mask_probability", "2"], "--mask_probability"),

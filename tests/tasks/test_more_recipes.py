@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -167,6 +168,19 @@ def test_embeddings_say_what_they_have_reached(checkpoint, tmp_path, run_recipe)
     weights, note = dry.stdout.splitlines()[-2:]
     assert re.fullmatch(r"[\d,]+ of [\d,]+ weights learn, at a rate of \S+ at its peak", weights)
     assert note == f"note: without --dry_run this would be refused: {taken}"
+
+
+def test_embeddings_have_a_page_while_they_learn(checkpoint, tmp_path, run_recipe, monkeypatch):
+    pytest.importorskip("sentence_transformers")
+    train, output = (
+        written(tmp_path / "train.jsonl", [{"question": f"a {i}?", "answer": f"{i}"} for i in range(20)]),
+        tmp_path / "out",
+    )
+    monkeypatch.setattr("lacuna.tasks.embeddings.encoders.train_encoder", mock.Mock(side_effect=KeyboardInterrupt))
+    start = ["--model", checkpoint("modernbert"), "--train_file", train, "--output_dir", output]
+    assert run_recipe("finetune_embeddings", *start)[0] == 130
+    code, said = run_recipe("report_run", "--run", output)
+    assert code == 0 and "It has not ended." in (output / "run.html").read_text(encoding="utf-8"), said
 
 
 def test_embeddings_learn_from_text_alone_and_a_classifier_begins_there(checkpoint, tmp_path, run_recipe):

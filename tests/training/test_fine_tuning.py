@@ -260,7 +260,7 @@ def test_a_dry_run_shows_what_would_happen_and_writes_nothing(tuning_options, tm
     said = capsys.readouterr().out.splitlines()
     assert said[:6] == ["24 rows", *(f"example {row}" for row in range(5))]
     learned, _, of_all = (word.replace(",", "") for word in said[6].split()[:3])
-    assert 0 < int(learned) < int(of_all) / 2 and said[6].endswith("weights learn, at a rate of 0.01 at its peak")
+    assert 0 < int(learned) < int(of_all) / 2 and said[6].endswith("at its peak, in 6 steps, 2 passes")
     assert list(tmp_path.iterdir()) == [] and len(said) == 7
 
 

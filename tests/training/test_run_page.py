@@ -158,3 +158,12 @@ def test_a_broken_file_is_named_but_for_a_last_line(
     else:
         survived = Cells(page.read_text()).tables["Faults that it survived"][1:]
         assert code == 0 and survived == [["steps not applied", "1", "7"]]
+
+
+def test_a_broken_run_beside_it_is_left_out(home: Path, run_recipe) -> None:
+    (home / "broken").mkdir()
+    for name, content in (("run.json", '{"model": '), ("run.json", "{}"), ("results.json", "[]")):
+        (home / "broken" / name).write_text(content)
+        code, said = run_recipe("report_run", "--run", home / "first")
+        page = Cells((home / "first" / "run.html").read_text())
+        assert code == 0 and len(page.tables["Fine-tuned from it"]) > 1, said

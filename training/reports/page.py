@@ -6,6 +6,7 @@ import json
 import sys
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -115,7 +116,9 @@ def _results(folder: Path) -> dict[str, Any]:
 def _tuned(folder: Path) -> Iterable[tuple[Any, ...]]:
     """Runs beside this one that began with its model: name, task, and each score beside its baselines."""
     for path in sorted(folder.resolve().parent.glob("*/run.json")):
-        info, results = read_json(path, dict), _results(path.parent)
+        info, results = dict[str, Any](), dict[str, Any]()
+        with suppress(InputError):  # of another run, which may be broken
+            info, results = read_json(path, dict), _results(path.parent)
         if not isinstance(model := info.get("model"), str) or Path(model).resolve() != folder.resolve():
             continue
         for name in (key[5:] for key in results if key[:5] == "eval_" and "loss" not in key):
