@@ -1,6 +1,7 @@
 """Options from YAML and command line, and what a mistake in them gets."""
 
 import dataclasses
+import gc
 import re
 import runpy
 import subprocess
@@ -219,9 +220,10 @@ def test_errors_with_an_exit_code_are_one_line_and_no_traceback(capsys, exit_cod
 def test_our_own_mistakes_keep_their_traceback_and_success_is_zero() -> None:
     with pytest.raises(ZeroDivisionError):
         exit_cleanly(lambda: 1 / 0)
+    frozen = gc.get_freeze_count()
     with pytest.raises(SystemExit) as left:
         exit_cleanly(lambda: None)
-    assert left.value.code == 0
+    assert left.value.code == 0 and gc.get_freeze_count() > frozen, "ends without a second of collecting garbage"
 
     def interrupted() -> None:
         raise KeyboardInterrupt
