@@ -145,7 +145,7 @@ def opening(model: str, failing: str) -> Iterator[None]:
         raise CorruptCheckpointError(f"--model {model}: its weights cannot be read: {first_line(error)}") from error
     except UNREADABLE as error:
         why = first_line(error)
-        if Path(model, "export.json").is_file():
+        if Path(model, "export.json").is_file() and "tokenizer" not in failing:
             why = "it is an ONNX export, for onnxruntime, and for predict.py if it has a head"
         elif why.startswith("Unrecognized configuration class"):
             why = "there is no such head for its kind of model; name another --model"

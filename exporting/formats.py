@@ -155,6 +155,8 @@ def make_card(of_model: str, found: Mapping[str, Any]) -> str:
     if form != "native":
         card.data["library_name"] = {"onnx": "onnx", "gguf": "llama.cpp"}[form]
         card.data["tags"] = [*(card.data.get("tags") or []), form]
+    if form == "gguf" and "ForCausalLM" not in found["model"]:
+        card.data["pipeline_tag"] = "feature-extraction"  # without its head
     kept = f", weights in {found['quantize']}" if found["quantize"] else ""
     origin = "What follows is the card of the model that it was made of; its code loads that model.\n\n"
     card.text = (

@@ -79,8 +79,7 @@ def write_gguf(*, model: Any, tokenizer: Any, folder: Path, quantize: str | None
 
 
 def _to_four_bits(path: Path) -> None:
-    """Let llama.cpp, which decides for each matrix, write a file again; one whose rows are no multiples of 256 gets
-    five bits or more."""
+    """Let llama.cpp write a file again; matrices whose rows are no multiples of 256 get five bits or more."""
     try:
         import llama_cpp
     except ImportError as error:

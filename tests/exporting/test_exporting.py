@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 import random
+import shutil
 import sys
 import unicodedata
 from collections.abc import Callable
@@ -346,6 +347,9 @@ def test_an_export_has_the_card_of_its_model_and_says_how_to_run_it(saved, known
     )
     assert "# Qwen3ForCausalLM as gguf, weights in q8_0" in card.text and "llama-server -m model.gguf" in card.text
     assert f"{found['same_answer']:.1%}" in card.text and ("It knows 3.5 bits." in card.text) == known
+    head = "---\npipeline_tag: fill-mask\n---\n"
+    without_head = formats.make_card(head, found | {"model": "ModernBertForMaskedLM"})
+    assert ModelCard(without_head).data.pipeline_tag == "feature-extraction"
 
 
 def rows_of(folder: Path, **row: list[str]) -> Path:
@@ -398,6 +402,10 @@ def test_an_onnx_folder_answers_rows_like_the_model_that_it_was_made_of(saved, r
     assert code == 0, said
     check = json.loads((tmp_path / "onnx" / "export_check.json").read_text())
     assert check["accuracy_before"] == check["accuracy"] == pytest.approx(1 / 3) and check["same_answer"] == 1.0
+    shutil.copytree(tmp_path / "onnx", tmp_path / "lost", ignore=shutil.ignore_patterns("tokenizer*"))
+    lost = ("--model", tmp_path / "lost", "--input", tmp_path / "new.csv", "--output", tmp_path / "lost.csv")
+    code, said = run_recipe("predict", *lost)
+    assert code == 2 and "tokenizer" in said and "ONNX" not in said
     for place in (folder, tmp_path / "onnx"):
         words = ("--model", place, "--input", tmp_path / "new.csv", "--output", tmp_path / f"{place.name}.csv")
         code, said = run_recipe("predict", *words)

@@ -116,14 +116,13 @@ def _results(folder: Path) -> dict[str, Any]:
 def _tuned(folder: Path) -> Iterable[tuple[Any, ...]]:
     """Runs beside this one that began with its model: name, task, and each score beside its baselines."""
     for path in sorted(folder.resolve().parent.glob("*/run.json")):
-        info, results = dict[str, Any](), dict[str, Any]()
         with suppress(InputError):  # of another run, which may be broken
             info, results = read_json(path, dict), _results(path.parent)
-        if not isinstance(model := info.get("model"), str) or Path(model).resolve() != folder.resolve():
-            continue
-        for name in (key[5:] for key in results if key[:5] == "eval_" and "loss" not in key):
-            scores = (results.get(f"{part}_{name}", "") for part in ("eval", "baseline", "words"))
-            yield (path.parent.name, str(info.get("objective", "")).removeprefix("fine-tuning for "), name, *scores)
+            if isinstance(model := info.get("model"), str) and Path(model).resolve() == folder.resolve():
+                task = str(info.get("objective", "")).removeprefix("fine-tuning for ")
+                for name in (key[5:] for key in results if key[:5] == "eval_" and "loss" not in key):
+                    scores = (results.get(f"{part}_{name}", "") for part in ("eval", "baseline", "words"))
+                    yield (path.parent.name, task, name, *scores)
 
 
 def _table_of_scores(folders: dict[str, Path]) -> str:
