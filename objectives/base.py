@@ -37,7 +37,7 @@ class TokenPrediction(Work):
     piece = "document"  # what stands apart in a row
     evaluations = 1  # how many held-out examples are made of each held-out row
     predicts_document_ends = False
-    learns_means = False  # whether the mean of the states of a text is trained, and a classifier should read it
+    learns_means = False  # whether the states of a text are trained, not that of [CLS]: a classifier reads their mean
 
     def __init__(
         self,

@@ -224,8 +224,7 @@ class MaskedLanguageModelling(MaskedPrediction, PackedPrediction):
     name = "mlm"
     summary = "masked tokens"
     options = (*MaskedPrediction.options, "packing")
-    head = "AutoModelForMaskedLM"
-    shape = "encoder"
+    head, shape, learns_means = "AutoModelForMaskedLM", "encoder", True
 
     def _example(self, row: PackedRow, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
         """`input_ids`, `labels` and `position_ids` (or, unpacked, `attention_mask`), int64 [length] each."""

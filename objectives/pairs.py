@@ -290,7 +290,7 @@ class PassagePrediction(ChunkPrediction, MaskedLanguageModelling):
 
     name = "mlm_contrastive"
     summary = "masked tokens and passages of one document"
-    num_frames, piece, group, learns_means = 4, "passage", GROUP, True
+    num_frames, piece, group = 4, "passage", GROUP
     legend = (*MaskedLanguageModelling.legend, f"the first passage is to find its second among {GROUP}   ↵ line break")
 
     def _example(self, row: Chunk, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:  # type: ignore[override]

@@ -16,8 +16,13 @@ from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
+from lacuna import modeling
+from lacuna.common.loading import load_tokenizer
 from lacuna.modeling import SIZES, LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM, LacunaPreTrainedModel
+from lacuna.objectives import OBJECTIVES
 from lacuna.tokenization import save_tokenizer, train_bpe
+from lacuna.training.arguments import NewModelArguments
+from lacuna.training.starting_model import starting_model
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPE = REPOSITORY / "recipes" / "pretrain.py"
@@ -323,6 +328,16 @@ def other_precision() -> Iterator[None]:
     AcceleratorState._reset_state(reset_partial_state=True)
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.parametrize(
+    ("objective", "read"), [("mlm", "mean"), ("mlm_contrastive", "mean"), ("mlm_nsp", "first"), ("mlm_sop", "first")]
+)
+def test_a_classifier_reads_what_the_objective_trains(home, objective, read) -> None:
+    """Nothing asks of [CLS] but the objectives of sentence pairs."""
+    rest = {"modeling": modeling, "tokenizer": load_tokenizer(f"{home}/tokenizer"), "length": 32, "seed": 0}
+    model = starting_model(NewModelArguments(num_hidden_layers=1), objective=OBJECTIVES[objective], **rest)
+    assert model.config.classifier_pooling == read
 
 
 @pytest.mark.usefixtures("other_precision")
