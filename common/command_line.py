@@ -123,7 +123,7 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     if name in Arguments.known_options():
         return f"'--{name}': it belongs to other recipes"
     usual = difflib.get_close_matches(name, understood(known), n=1, cutoff=0.85)  # only where it is all but typed
-    close = difflib.get_close_matches(name, [*known, *usual], n=1, cutoff=0.7)
+    close = difflib.get_close_matches(name, [*known, *usual], n=1, cutoff=0.66)
     return f"'--{name}' (did you mean '--{close[0]}'?)" if close else f"'--{name}'"
 
 
