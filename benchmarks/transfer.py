@@ -1,7 +1,7 @@
 """What pretraining pays: tasks from pretrained weights and from first ones, beside what needs no language model.
 
-    python benchmarks/transfer.py --models runs/model                                   # an encoder: under an hour
-    python benchmarks/transfer.py --models runs/model runs/other --seeds 0,1,2,3,4      # first weights are shared
+    python benchmarks/transfer.py --models runs/model                                   # an encoder: half an hour
+    python benchmarks/transfer.py --models runs/model runs/other --seeds 0,1,2          # first weights are shared
     python benchmarks/transfer.py --models runs/model --only sst2_100 wnut17 --steps 5  # a laptop, a minute
     python benchmarks/transfer.py --work_dir runs/sensor --only classification          # own_text.jsonl to pretrain on
 
@@ -60,7 +60,6 @@ class Task:
     metric: str
     files: tuple[str, ...] = ()  # in the order of `FILES`, or a suite's data; --data and --work_dir are filled in
     options: dict[str, Any] = field(default_factory=dict)
-    several: bool = False  # whether all of --seeds are run, not only the first
     best: float = 1  # the score of a model that is always right
 
 
@@ -75,17 +74,17 @@ LAST = {"average": "none", "eval_steps": 0}  # the weights of the last step, whi
 BLEND = {"seeds": 3, "soup": True}  # the default of few rows (test_transfer.py); seed 1 has the runs 10, 11 and 12
 OWN_TEXT = "own_text.jsonl"  # the built-in text, from which each held-out docstring is cut
 TASKS = {
-    f"sst2_{n}": Task(f"SST-2, {n:,} phrases", *LABELS, (f"{{work}}/sst2-{n}.tsv", SST2), BLEND, True) for n in COUNTS
+    f"sst2_{n}": Task(f"SST-2, {n:,} phrases", *LABELS, (f"{{work}}/sst2-{n}.tsv", SST2), BLEND) for n in COUNTS
 } | {
     "sst2": Task("SST-2", *LABELS, ("{data}/sst2/train.tsv", SST2), {"max_epochs": 2}),
     "wnut17": Task("WNUT-17: names in messages", "token_classification", "f1", WNUT17, BLEND),
     "squad": Task("SQuAD, 3,000 questions", *SPANS, SQUAD, {"max_epochs": 5}, best=100),  # eight are no better
     "classification": Task("built-in: module family of a docstring", *LABELS, BUILTIN, BLEND),
-    "classification_500": Task("built-in: the same, 500 docstrings", *LABELS, FEW, BLEND, True),
+    "classification_500": Task("built-in: the same, 500 docstrings", *LABELS, FEW, BLEND),
     "questions": Task("built-in: default of a parameter", *SPANS, best=100),
     "multi30k": Task(
         *("Multi30k, English to German", "seq2seq", "bleu", tuple(f"{{data}}/multi30k/{name}" for name in MULTI30K)),
-        *({"max_epochs": 1.5, "max_length": 64, "max_target_length": 64}, False, 100),
+        *({"max_epochs": 1.5, "max_length": 64, "max_target_length": 64}, 100),
     ),
     "probe": Task("linear probe: SST-2, 2,000 phrases", "probe", "accuracy", ("{work}/sst2-2000.tsv", SST2)),
     "blimp": Task("BLiMP, 50 of each paradigm", "minimal_pairs", "accuracy", ("{data}/blimp",), {"max_examples": 50}),
@@ -100,15 +99,20 @@ class Estimate(NamedTuple):
     error: float | None = None  # the standard error, where it is known
 
 
-def estimate(values: Sequence[float], *, rows: int | None = None) -> Estimate:
-    """The mean over seeds with its standard error; of one seed the most that of a mean over so many rows can be."""
+def row_error(score: float, rows: int) -> float:
+    """The most that the standard error of a mean over so many rows can be, of scores between 0 and 1."""
+    return math.sqrt(score * (1 - score) / rows)
+
+
+def estimate(values: Sequence[float], *, error: float | None = None) -> Estimate:
+    """The mean over seeds with its standard error, which has to be given of one seed."""
     mean = statistics.fmean(values)
-    if len(values) > 1:
-        return Estimate(mean, statistics.stdev(values) / math.sqrt(len(values)))
-    return Estimate(mean, math.sqrt(mean * (1 - mean) / rows) if rows else None)
+    return Estimate(mean, statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else error)
 
 
-def gains(first: Mapping[int, float], pretrained: Mapping[int, float], *, rows: int | None) -> dict[str, Estimate]:
+def gains(
+    first: Mapping[int, float], pretrained: Mapping[int, float], *, errors: Sequence[float | None] = (None, None)
+) -> dict[str, Estimate]:
     """Of scores by seed: pretrained - first, and its share of 1 - first where that is not 0; seed against seed.
 
     The two errors of a single seed count as independent, which is too much: they are of the same rows.
@@ -119,8 +123,8 @@ def gains(first: Mapping[int, float], pretrained: Mapping[int, float], *, rows: 
     found = {"gained": estimate([ours - new for new, ours in pairs])}
     if all(new < 1 for new, _ in pairs):
         found["share"] = estimate([(ours - new) / (1 - new) for new, ours in pairs])
-    if len(pairs) == 1 and rows:
-        new, ours = (math.sqrt(score * (1 - score) / rows) for score in pairs[0])
+    new, ours = errors
+    if len(pairs) == 1 and new is not None and ours is not None:
         found["gained"] = found["gained"]._replace(error=math.hypot(new, ours))
         if share := found.get("share"):  # derivatives by both scores
             found["share"] = share._replace(error=math.hypot(ours, new * (1 - share.value)) / (1 - pairs[0][0]))
@@ -140,14 +144,14 @@ def row_of(
 ) -> dict[str, Any]:
     """A row of the table in numbers, from the results by seed from "first_weights" and "pretrained"."""
     task, some = TASKS[name], next(iter(found["pretrained"].values()))
-    rows = some["held_out"] if task.metric == "accuracy" or task.recipe == "question_answering" else None
     scores = {kind: {seed: result["score"] for seed, result in by.items()} for kind, by in found.items()}
+    errors = {kind: next((result.get("error") for result in by.values()), None) for kind, by in found.items()}
     row = {"name": name, "task": task.what, "metric": some.get("metric", task.metric), "held_out": some["held_out"]}
     row |= {"seeds": len(scores["pretrained"]), "guess": some.get("guess"), "words": some.get("words")}
     row |= {"skip_gram": skip_gram and skip_gram["score"]}
     row |= dict.fromkeys(("first_weights", "pretrained", "gained", "share"))  # the order of columns
-    row |= {kind: estimate(list(by.values()), rows=rows) for kind, by in scores.items() if by}
-    return row | gains(scores["first_weights"], scores["pretrained"], rows=rows)
+    row |= {kind: estimate(list(by.values()), error=errors[kind]) for kind, by in scores.items() if by}
+    return row | gains(scores["first_weights"], scores["pretrained"], errors=list(errors.values()))
 
 
 def cell(name: str, value: Any) -> Any:
@@ -332,7 +336,8 @@ class Benchmark:
         """One run from the model, or with a seed from first weights: scores from 0 to 1, and of how many rows."""
         task, folder = TASKS[name], model.folder if seed is None else model.first(self.work, seed)
         if task.recipe == "probe":
-            return linear_score(partial(mean_states, folder), self.files[name])
+            done = linear_score(partial(mean_states, folder), self.files[name])
+            return done | {"error": row_error(done["score"], done["held_out"])}
         out = self.work / "runs" / f"{name}-{folder.name}-{options.get('seed', '')}"
         shutil.rmtree(out, ignore_errors=True)
         given = {"model": folder, **self.files[name], **options}
@@ -341,12 +346,17 @@ class Benchmark:
             done = run_recipe("evaluate_language_model", given)
             metric = task.metric if task.metric in done else f"masked_{task.metric}"
             guess = done.get(f"baseline_{metric}", done.get(f"baseline_unigram_{metric}"))
-            return {"metric": metric, "score": done[metric], "guess": guess, "held_out": done.get("pairs")}
+            found = {"metric": metric, "score": done[metric], "guess": guess, "held_out": done.get("pairs")}
+            return found | ({"error": row_error(done[metric], done["pairs"])} if "pairs" in done else {})
         done = run_recipe(f"finetune_{task.recipe}", {"seeds": 1, **LAST, **given, "output_dir": out})
         judged = (out / "predictions.jsonl").read_bytes().count(b"\n")
         shutil.rmtree(out)  # its log stays
         scores = {f"eval_{task.metric}": "score", f"baseline_{task.metric}": "guess", f"words_{task.metric}": "words"}
         found = {name: done[key] / task.best for key, name in scores.items() if key in done}
+        if (name := f"alone_{task.metric}_std") in done:
+            found["error"] = done[name] / task.best / math.sqrt(BLEND["seeds"])
+        elif task.recipe in {"classification", "question_answering"}:
+            found["error"] = row_error(found["score"], judged)
         return {**found, "held_out": judged, "steps": done["steps"], "train_tokens": done["train_tokens"]}
 
     def row(self, model: Pretrained, name: str) -> dict[str, Any]:
@@ -355,7 +365,7 @@ class Benchmark:
         if task.recipe in CANNOT[model.shape]:
             return {}
         found: dict[str, dict[int, Any]] = {"first_weights": {}, "pretrained": {}}
-        for seed in self.options.seeds if task.several else self.options.seeds[:1]:
+        for seed in self.options.seeds:
             trained = task.recipe not in {"probe", *SUITES}
             options = {**task.options, **limit, "seed": 10 * seed} if trained else task.options
             starts = {"first_weights": (f"{model.architecture}-seed{seed}", seed), "pretrained": (model.weights, None)}
@@ -375,7 +385,7 @@ def main() -> None:
     parser = make_parser(
         __doc__,
         ("only", tuple(TASKS), "tasks"),
-        ("seeds", [0, 1, 2], "with commas between; the first one for tasks that take long"),
+        ("seeds", [0], "with commas between"),
         ("steps", int, "of every run, instead of its passes; to try the benchmark itself"),
         ("data", str(DATA), "folder with sst2, wnut17, squad, multi30k, blimp and novels"),
         *LONG,
@@ -396,9 +406,10 @@ def main() -> None:
     report.body |= {"models": models, "mean_share": {name: mean_share(rows) for name, rows in models.items()}}
     parts = benchmark.parts
     line = (
-        "Scores are from 0 to 1, bits per byte aside. After ± stands the standard error: over seeds, without that of "
-        "the held-out rows, which are the same for all (0.015 for 872); with one seed, that of the held-out rows. The "
-        "share is (pretrained - first weights) / (1 - first weights); in its mean, tasks without an error count as "
+        "Scores are from 0 to 1, bits per byte aside. After ± stands the standard error: over --seeds where there are "
+        "several, else over the three runs whose mean of weights it is, neither with that of the held-out rows, which "
+        "are the same for all (0.015 for 872), else that of the held-out rows. The share is (pretrained - first "
+        "weights) / (1 - first weights); in its mean, tasks without an error count as "
         f"exact. {len(parts)} runs, several at once, took {sum(part['seconds'] for part in parts) / 60:.0f} minutes "
         f"together, at {', '.join(sorted({part['commit'] for part in parts}))}."
     )

@@ -130,9 +130,17 @@ def _runs_for(model: nn.Module, work: Work, arguments: FineTuningArguments) -> d
 
 
 def _of_soup(every: list[dict[str, float]]) -> dict[str, float]:
-    """The results of the last run, which are those of the mean, and means over the others, `alone_...`."""
-    metrics = [name for name in every[-1] if name.startswith("eval_")]
-    return every[-1] | {f"alone_{name[5:]}": fmean(one[name] for one in every[:-1]) for name in metrics}
+    """The results of the last run, which are those of the mean, and over all runs `alone_...` and `alone_..._std`."""
+    results = dict(every[-1])
+    for name in [name for name in results if name.startswith("alone_")]:
+        values = [*(one[name.replace("alone_", "eval_", 1)] for one in every[:-1]), results[name]]
+        results |= {name: fmean(values), f"{name}_std": _deviation(values)}
+    return results
+
+
+def _deviation(values: list[float]) -> float:
+    """The standard deviation, 0 of one value."""
+    return (stdev(values) if all(map(math.isfinite, values)) else math.nan) if len(values) > 1 else 0.0
 
 
 def _together(work: Work, every: list[dict[str, float]], seeds: list[int]) -> dict[str, float]:
@@ -142,8 +150,7 @@ def _together(work: Work, every: list[dict[str, float]], seeds: list[int]) -> di
         values = [float(one[name]) for one in every if name in one]
         results[name] = every[0][name] if len(set(values)) == 1 else fmean(values)
         if name.startswith("eval_"):
-            deviation = stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else math.nan
-            results[f"{name}_std"] = 0.0 if len(values) < 2 else deviation
+            results[f"{name}_std"] = _deviation(values)
     sign = 1.0 if work.greater_is_better else -1.0
 
     def rank(one: dict[str, float]) -> list[float]:

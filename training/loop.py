@@ -137,6 +137,7 @@ def _train(run: Run) -> None:
         evaluate_and_log(run)
     if run.blend is not None and run.blend(run.bare):
         run.log.say("the weights are the mean of all runs now (--soup):")
+        run.alone = {name.replace("eval_", "alone_", 1): value for name, value in run.metrics.items()}
         evaluate_and_log(run)
     evaluate_kept(run)
     _stop_if_asked(run)
@@ -347,6 +348,7 @@ def _finish(run: Run) -> dict[str, float]:
         stops |= {"planned_steps": arguments.max_steps} if arguments.max_steps else {}
     results = {
         **run.metrics,
+        **run.alone,
         **baseline,
         "steps": progress.step,
         **stops,

@@ -73,6 +73,7 @@ class Run:
     signals: StopSignals = field(default_factory=StopSignals)
     watchdog: Watchdog = field(default_factory=lambda: Watchdog(0))
     metrics: dict[str, float] = field(default_factory=dict)  # of the last evaluation in this session
+    alone: dict[str, float] = field(default_factory=dict)  # of the last run of a soup, before the mean is taken
     evaluated_at: int = -1  # the step of that evaluation
     compile_seconds: float = 0.0
     waited: float = 0.0  # seconds in which checkpoints have kept training waiting, in this session

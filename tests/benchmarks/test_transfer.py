@@ -11,8 +11,7 @@ import pytest
 import torch
 import transfer
 from processes import run
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transfer import estimate, gains, lines_of, mean_share, row_of, side_by_side
+from transfer import estimate, gains, lines_of, mean_share, row_error, row_of, side_by_side
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 from lacuna.corpus import builtin_questions, read_labelled
@@ -22,29 +21,30 @@ from lacuna.tasks.question_answering.task import QuestionAnswering
 from lacuna.tasks.token_classification.task import TokenClassification
 from lacuna.training import fine_tuning
 from lacuna.training.arguments import FineTuningArguments
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 
 def by_seed(*scores: float, **more: Any) -> dict[int, dict[str, Any]]:
     return {seed: {"score": score, "held_out": 400, **more} for seed, score in enumerate(scores)}
 
 
-def test_the_error_is_that_over_seeds_or_of_the_rows() -> None:
-    assert estimate([0.6, 0.7, 0.8]) == pytest.approx((0.7, 0.1 / math.sqrt(3)))
-    assert estimate([0.8], rows=400) == pytest.approx((0.8, 0.02))
+def test_the_error_is_that_over_seeds_or_is_given() -> None:
+    assert estimate([0.6, 0.7, 0.8], error=0.5) == pytest.approx((0.7, 0.1 / math.sqrt(3)))
+    assert estimate([0.8], error=row_error(0.8, 400)) == pytest.approx((0.8, 0.02))
     assert estimate([0.8]) == (0.8, None)
 
 
 def test_gains_are_taken_seed_by_seed() -> None:
-    found = gains({0: 0.5, 1: 0.6, 7: 0.1}, {0: 0.6, 1: 0.8, 2: 0.9}, rows=400)
+    found = gains({0: 0.5, 1: 0.6, 7: 0.1}, {0: 0.6, 1: 0.8, 2: 0.9}, errors=(0.3, 0.3))
     assert found["gained"] == pytest.approx((0.15, 0.05))
     assert found["share"] == pytest.approx((0.35, 0.15))
-    assert gains({}, {0: 0.5}, rows=400) == {}
-    assert [found.error for found in gains({0: 0.5}, {0: 0.6}, rows=None).values()] == [None, None]
-    assert "share" not in gains({0: 1.0}, {0: 0.9}, rows=400), "nothing was missing"
+    assert gains({}, {0: 0.5}) == {}
+    assert [found.error for found in gains({0: 0.5}, {0: 0.6}).values()] == [None, None]
+    assert "share" not in gains({0: 1.0}, {0: 0.9}, errors=(0, 0.1)), "nothing was missing"
 
 
 def test_the_error_of_one_seed_is_that_of_simulated_held_out_rows() -> None:
-    found = gains({0: 0.5}, {0: 0.8}, rows=400)
+    found = gains({0: 0.5}, {0: 0.8}, errors=[row_error(score, 400) for score in (0.5, 0.8)])
     drawn = np.random.default_rng(0).binomial(400, [[0.5], [0.8]], (2, 20_000)) / 400
     assert found["gained"] == pytest.approx((0.3, (drawn[1] - drawn[0]).std()), rel=0.03)
     assert found["share"] == pytest.approx((0.6, ((drawn[1] - drawn[0]) / (1 - drawn[0])).std()), rel=0.03)
@@ -55,7 +55,7 @@ def test_the_table_and_the_number_that_sums_it_up() -> None:
     rows = [
         row_of("wnut17", {"first_weights": by_seed(0.1), "pretrained": by_seed(0.28, guess=0.09, words=0.2)}),
         row_of("sst2_100", {"first_weights": by_seed(0.5, 0.5), "pretrained": by_seed(0.6, 0.7)}, linear),
-        row_of("probe", {"first_weights": by_seed(0.6), "pretrained": by_seed(0.9)}),
+        row_of("probe", {"first_weights": by_seed(0.6, error=0.02), "pretrained": by_seed(0.9, error=0.015)}),
         row_of("bits_per_byte", {"first_weights": {}, "pretrained": by_seed(2.5, metric="masked_bits_per_byte")}),
     ]
     assert mean_share(rows) == pytest.approx((0.25, 0.05)), "of 0.2 without an error and 0.3 ± 0.1, without the probe"
@@ -64,7 +64,7 @@ def test_the_table_and_the_number_that_sums_it_up() -> None:
     assert [title.split()[0] for title in head.strip("| ").split(" | ")] == titles
     assert "| f1 | 400 | 1 | 0.090 | 0.200 |  | 0.100 | 0.280 | +0.180 | +0.200 |" in names, "F1 of names has no error"
     assert "| 0.720 | 0.500 ± 0.000 | 0.650 ± 0.050 | +0.150 ± 0.050 | +0.300 ± 0.100 |" in few
-    assert "0.900 ± 0.015" in probe
+    assert "| 0.600 ± 0.020 | 0.900 ± 0.015 | +0.300 ± 0.025 |" in probe
     assert bits.count("2.500") == 1 and "masked_bits_per_byte" in bits and "±" not in bits
     assert total.endswith("| +0.250 ± 0.050 |") and mean_share(rows[3:]) is None
     assert "skip gram" not in lines_of(rows[:1])[0], "a column that nothing is in"

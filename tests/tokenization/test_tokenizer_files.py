@@ -5,7 +5,6 @@ from pathlib import Path
 
 import processes
 import pytest
-from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError, StorageError
@@ -17,6 +16,7 @@ from lacuna.tokenization import (
     tokenizer_fingerprint,
     train_bpe,
 )
+from tokenizers import Tokenizer
 
 
 def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:

@@ -149,7 +149,9 @@ def test_a_soup_is_the_mean_of_runs_that_begin_alike(tuning_options, tmp_path, c
         torch.testing.assert_close(weight, (each[0][name] + each[1][name] + each[2][name]) / 3)
         assert each[0][name].is_floating_point() and (not weight.any() or not torch.equal(weight, each[2][name]))
     assert results["eval_loss"] != results_of(tmp_path / "last")["eval_loss"], "the mean is judged, not the last run"
-    alone = mean(results_of(folder)["eval_score"] for folder in folders[:2])
+    every = [results_of(folder)["eval_score"] for folder in folders]
+    alone = mean(every)
+    assert results["alone_score_std"] == pytest.approx(stdev(every)) and "alone_loss" in results
     assert results["alone_score"] == results_of(tmp_path / "soup")["alone_score"] == pytest.approx(alone)
     line = f"score{results['eval_score']:>29.4f}   one run alone {alone:.4f}   without a model 0.1250   bag of words"
     assert said.count("the weights are the mean of all runs now (--soup):") == 1
