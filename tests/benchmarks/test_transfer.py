@@ -84,7 +84,7 @@ def stand_ins(tmp_path: Path, two_texts: Path) -> Path:
     for name, part in (("train", lines[:120]), ("dev", lines[120:])):
         (data / "sst2" / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *part]) + "\n")
     articles = []
-    for number, row in zip(range(10), builtin_questions(), strict=False):
+    for number, row in zip(range(12), builtin_questions(), strict=False):
         starts = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
         answers = [{"text": text, "answer_start": start} for text, start in starts]
         qas = [{"id": f"{number}{it}", "question": row["question"], "answers": answers} for it in "ab"]
@@ -104,7 +104,7 @@ def test_parts_of_data(stand_ins: Path, tmp_path: Path, monkeypatch: pytest.Monk
     fields = train[0].fields
     (answer,), (start,) = fields["answers"]["text"], fields["answers"]["answer_start"]
     assert fields["context"][start:].startswith(answer)
-    assert len(read_labelled(tmp_path / "squad-texts.jsonl")) == 8
+    assert len(read_labelled(tmp_path / "squad-texts.jsonl")) == transfer.HELD_OUT_ARTICLES
     few, most, others = (read_labelled(tmp_path / f"docstrings-{name}.jsonl") for name in ("500", "train", "eval"))
     known, held_out = ({record.fields["id"] for record in part} for part in (most, others))
     assert len({record.fields["id"] for record in few} & known) == len(few) == 500 and not known & held_out

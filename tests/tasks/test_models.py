@@ -27,7 +27,7 @@ from transformers import (
 from lacuna.common.errors import CorruptCheckpointError, InputError
 from lacuna.common.loading import longest_input, missing_folder
 from lacuna.modeling import LacunaConfig, LacunaForCausalLM
-from lacuna.tasks.base.features import model_inputs, pad_inputs
+from lacuna.tasks.base.features import mask_of, model_inputs, pad_inputs
 from lacuna.tasks.base.models import check_tokenizer, load_base, load_model, read_first_words, resolve_max_length
 from lacuna.tasks.classification.reader import ClassificationArguments
 from lacuna.tasks.classification.task import Classification
@@ -193,14 +193,20 @@ def save_decoder(folder, tokenizer, kind):
     left.save_pretrained(folder)
 
 
-@pytest.mark.parametrize(("positions", "expected"), [(60, 60), (600, 512)])
+@pytest.mark.parametrize(("positions", "expected"), [(52, 52), (600, 512)])
 def test_the_tokenizer_knows_how_long_a_text_the_model_takes(tmp_path, tokenizer, positions, expected):
     BertConfig(vocab_size=320, max_position_embeddings=positions, **SIZES).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     _, found = load_base(model=str(tmp_path))
     assert found.model_max_length == expected
     examples = [{"input_ids": np.ones(50, dtype=np.int32)}]
-    assert pad_inputs(examples=examples, tokenizer=found)["input_ids"].shape[1] == min(64, expected)
+    assert pad_inputs(examples=examples, tokenizer=found)["input_ids"].shape[1] == min(56, expected)
+
+
+@pytest.mark.parametrize(("longest", "length"), [(1, 4), (29, 32), (33, 40), (121, 128), (129, 144)])
+def test_batches_come_in_few_lengths(longest, length):
+    assert mask_of([longest, 1], most=512).sum(dim=1).tolist() == [longest, 1]
+    assert mask_of([longest, 1], most=512).shape == (2, length)
 
 
 def test_positions_that_begin_behind_padding_are_fewer(tmp_path, tokenizer):
