@@ -236,22 +236,21 @@ def mean_states(folder: Path, texts: list[str]) -> np.ndarray:
 def word_vectors(files: tuple[Path, ...], work: Path) -> Callable[[list[str]], np.ndarray]:
     """Texts to means of their words' skip-gram vectors (Mikolov et al. 2013, https://arxiv.org/abs/1310.4546), which
     are learnt from files once, and kept."""
-    path = work / f"skip-gram-{short_hash(WIDTH, *((file.name, file.stat().st_size) for file in files))}.npz"
-    if not path.is_file():
-        from gensim.models import Word2Vec
+    from gensim.models import KeyedVectors, Word2Vec
 
+    path = work / f"skip-gram-{short_hash(WIDTH, *((file.name, file.stat().st_size) for file in files))}.bin"
+    if not path.is_file():
         parts = (part for file in files for part in re.split(r"\n\s*\n", file.read_text(encoding="utf-8-sig")))
-        lines, unfinished = path.with_suffix(".txt"), path.with_suffix(".part.npz")
+        lines, unfinished = path.with_suffix(".txt"), path.with_suffix(".part.bin")
         lines.write_text("".join(" ".join(WORDS.findall(part.lower())) + "\n" for part in parts), encoding="utf-8")
         options = {"sg": 1, "vector_size": WIDTH, "epochs": 1, "workers": torch.get_num_threads()}
-        learnt = Word2Vec(corpus_file=str(lines), **options).wv
-        np.savez(unfinished, words=np.array(learnt.index_to_key), vectors=learnt.vectors)
+        Word2Vec(corpus_file=str(lines), **options).wv.save_word2vec_format(unfinished, binary=True)
         unfinished.rename(path)
-    with np.load(path) as kept:
-        known = dict(zip(kept["words"].tolist(), kept["vectors"], strict=True))
-    none = [np.zeros(WIDTH)]
-    found = lambda text: [known[word] for word in WORDS.findall(text.lower()) if word in known] or none  # noqa: E731
-    return lambda texts: np.stack([np.mean(found(text), axis=0) for text in texts])
+    known = KeyedVectors.load_word2vec_format(path, binary=True)
+    words = lambda text: [word for word in WORDS.findall(text.lower()) if word in known]  # noqa: E731
+    return lambda texts: np.stack(
+        [known[them].mean(axis=0) if (them := words(text)) else np.zeros(WIDTH) for text in texts]
+    )
 
 
 class Pretrained:

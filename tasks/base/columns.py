@@ -18,15 +18,11 @@ Free = Callable[[str], list[str]]
 class Column:
     """One thing that a task reads."""
 
-    what: str
-    """As messages call it."""
-    names: str = ""
-    """That public data sets give it, best guess first, with blanks between."""
-    kinds: tuple[type, ...] = (object,)
-    """Types of its values."""
+    what: str  # as messages call it
+    names: str = ""  # that public data sets give it, best guess first, with blanks between
+    kinds: tuple[type, ...] = (object,)  # types of its values
     optional: bool = False
-    instead: str = ""
-    """It is not needed where this one was found, and not guessed where somebody named this one."""
+    instead: str = ""  # it is not needed where this one was found, and not guessed where somebody named this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +30,7 @@ class Layout:
     """What a task reads of a row: by the option that names its column, such as `text_column`."""
 
     columns: Mapping[str, Column]
-    pairs: str = ""
-    """Names of the first column, each with those that the second has beside it, and commas between."""
+    pairs: str = ""  # names of the first column, each with those that the second has beside it, and commas between
     by_content: Callable[[Sequence[Row], Found, Free], None] = lambda rows, found, free: None
     """Finds what no name tells, by what is in the columns."""
 

@@ -163,8 +163,7 @@ class Matrix:
     """How often each label was taken for each."""
 
     labels: Sequence[str]
-    counts: Sequence[Sequence[int]]
-    """[gold label, predicted label]."""
+    counts: Sequence[Sequence[int]]  # [gold label, predicted label]
     picture: ClassVar[str] = "confusion.png"
 
     def text(self) -> list[str]:

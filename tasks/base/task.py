@@ -30,25 +30,19 @@ class Task(Work):
     `predictions`, `tables` and `settings`, perhaps `bag_of_words`.
     """
 
-    name: str
-    """As in `task.json`, by which `recipes/predict.py` knows what a model does."""
-    objective: str
-    """What a model is trained by, in words."""
-    auto_class: str
-    """The Auto class of the head."""
-    metric: str
-    """The one of `scores` that judges a model."""
+    name: str  # as in `task.json`, by which `recipes/predict.py` knows what a model does
+    objective: str  # what a model is trained by, in words
+    auto_class: str  # the Auto class of the head
+    metric: str  # the one of `scores` that judges a model
     greater_is_better = True
     default_length = 256
     """`--max_length` where it is not given and the model takes as many tokens."""
     writes = False
     """Whether the model generates text, so that a decoder wants its padding on the left."""
-    label_names: list[str] | None = None
-    """The labels in the order of the model's outputs, where it has any."""
+    label_names: list[str] | None = None  # the labels in the order of the model's outputs, where it has any
     mistakes_heading = "The {count} most confident mistakes"
     """What the report calls the first of `mistakes`."""
-    error: str | None = None
-    """What of `predictions` says how far off they are, where none is simply right or wrong."""
+    error: str | None = None  # what of `predictions` says how far off they are, where none is simply right or wrong
     probability_note = ""
     """What the `probability` of `predictions` is that of, a sentence for the report."""
     pseudo_labels = ""

@@ -27,10 +27,8 @@ class _Head:
 
     probability_note = ""
     problem_type: str
-    names: list[str]
-    """Of the outputs, in order."""
-    weights: Tensor | None = None
-    """Of the labels in training, where they differ."""
+    names: list[str]  # of the outputs, in order
+    weights: Tensor | None = None  # of the labels in training, where they differ
 
     def __init__(self, rows: Sequence[Row], column: str, options: labels.ClassificationArguments) -> None:
         self.column, self.options = column, options

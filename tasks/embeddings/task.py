@@ -137,8 +137,7 @@ class RelatedTexts:
     """Two texts that belong together, and perhaps one that does not."""
 
     texts: tuple[str, ...]
-    score: float
-    """How alike they are, on the scale of the data; 1 where it does not say."""
+    score: float  # how alike they are, on the scale of the data; 1 where it does not say
     where: str
 
 

@@ -83,13 +83,10 @@ class Problem:
     """A question and its choices."""
 
     context: str
-    question: str
-    """What each choice continues or answers; "" where the context alone is the question."""
+    question: str  # what each choice continues or answers; "" where the context alone is the question
     choices: tuple[str, ...]
-    keys: tuple[str, ...]
-    """What the data calls the choices, such as A, B, C; empty where it does not."""
-    answer: str
-    """The label as the data has it."""
+    keys: tuple[str, ...]  # what the data calls the choices, such as A, B, C; empty where it does not
+    answer: str  # the label as the data has it
     where: str
 
     @property

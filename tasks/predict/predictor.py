@@ -60,8 +60,7 @@ _TEXT_PAIRS = replace(CLASSIFICATION, columns={**_TEXTS.columns, "text_pair_colu
 class Predictor:
     """Answers rows; a subclass says what it needs of a row (`read`) and what it answers to a batch (`forward`)."""
 
-    columns: tuple[str, ...] = ("prediction",)
-    """Names of what is answered."""
+    columns: tuple[str, ...] = ("prediction",)  # names of what is answered
     auto_class = ""
     """Name of the Auto class of the head."""
     trained_column = "text_column"

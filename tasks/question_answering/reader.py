@@ -43,10 +43,8 @@ class Question:
     id: str
     question: str
     context: str
-    answers: tuple[str, ...]
-    """Texts that count as right; none where the context does not answer the question."""
-    starts: tuple[int, ...]
-    """Character of the context at which each answer starts."""
+    answers: tuple[str, ...]  # texts that count as right; none where the context does not answer the question
+    starts: tuple[int, ...]  # character of the context at which each answer starts
     where: str
 
     @property
@@ -171,15 +169,11 @@ class Window:
     """A question with a piece of its context, as the model sees it."""
 
     inputs: dict[str, np.ndarray]
-    question: int
-    """Number of the question in the list that was cut."""
-    first: int
-    """Position of the first token of the context."""
-    offsets: np.ndarray
-    """int32 [context tokens, 2]: characters [start, end) of the context that each token stands for."""
+    question: int  # number of the question in the list that was cut
+    first: int  # position of the first token of the context
+    offsets: np.ndarray  # int32 [context tokens, 2]: characters [start, end) of the context that each token stands for
     start: int
-    end: int
-    """First and last token of the answer; both 0, the first token of all, unless all of it is in this window."""
+    end: int  # first and last token of the answer; both 0, the first token of all, unless all of it is in this window
 
     @property
     def features(self) -> dict[str, Any]:

@@ -137,10 +137,8 @@ class Writer:
 
     tokenizer: Any
     config: Any
-    max_length: int
-    """Tokens that a source is cut to, special tokens included."""
-    max_target_length: int
-    """Tokens that a target is cut to, and that are written at most, the end included."""
+    max_length: int  # tokens that a source is cut to, special tokens included
+    max_target_length: int  # tokens that a target is cut to, and that are written at most, the end included
     num_beams: int = 1
     source_prefix: str = ""
 

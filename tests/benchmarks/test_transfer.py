@@ -129,7 +129,7 @@ def test_skip_gram_vectors_are_learnt_once(tmp_path: Path) -> None:
     file = tmp_path / "novel.txt"
     file.write_text("The cat sat.\n\n" * 200)
     mean = transfer.word_vectors((file,), tmp_path)
-    (kept,) = tmp_path.glob("skip-gram-*.npz")
+    (kept,) = tmp_path.glob("skip-gram-*.bin")
     vectors = mean(["THE cat", "the", "cat", "unknown"])
     assert vectors.shape == (4, transfer.WIDTH) and not vectors[3].any()
     np.testing.assert_allclose(vectors[0], vectors[1:3].mean(axis=0), rtol=1e-6)
