@@ -243,7 +243,7 @@ def word_vectors(files: tuple[Path, ...], work: Path) -> Callable[[list[str]], n
         parts = (part for file in files for part in re.split(r"\n\s*\n", file.read_text(encoding="utf-8-sig")))
         lines, unfinished = path.with_suffix(".txt"), path.with_suffix(".part.bin")
         lines.write_text("".join(" ".join(WORDS.findall(part.lower())) + "\n" for part in parts), encoding="utf-8")
-        options = {"sg": 1, "vector_size": WIDTH, "epochs": 1, "workers": torch.get_num_threads()}
+        options = {"sg": 1, "vector_size": WIDTH, "workers": torch.get_num_threads()}
         Word2Vec(corpus_file=str(lines), **options).wv.save_word2vec_format(unfinished, binary=True)
         unfinished.rename(path)
     known = KeyedVectors.load_word2vec_format(path, binary=True)

@@ -64,24 +64,26 @@ CLAIMS: dict[str, list[str]] = {
         "reciprocal rank | {search-tried[rows][0][MRR at 10]} | {search-tried[rows][5][with words: MRR at 10]} | "
         "{search-tried[rows][7][with words: MRR at 10]} |",
         "and then, from {demo-labels-tried[rows][0][labels]} labelled docstrings of that text, which of eight",
-        "messages: F1 | {transfer-twenty[models][runs/novels_20_minutes][4][words]:.3f} | "
-        "{transfer-twenty[models][runs/novels_20_minutes][4][first_weights][0]:.3f} | "
-        "{transfer-twenty[models][runs/novels_20_minutes][4][pretrained][0]:.3f} |",
-        "(SQuAD): F1 | {transfer-twenty[models][runs/novels_20_minutes][5][words]:.3f} | "
-        "{transfer-twenty[models][runs/novels_20_minutes][5][first_weights][0]:.3f} ± "
-        "{transfer-twenty[models][runs/novels_20_minutes][5][first_weights][1]:.3f} | "
-        "{transfer-twenty[models][runs/novels_20_minutes][5][pretrained][0]:.3f} ± "
-        "{transfer-twenty[models][runs/novels_20_minutes][5][pretrained][1]:.3f} |",
-        "2,000 labels: accuracy | {transfer-twenty[models][runs/novels_20_minutes][2][words]:.3f} | "
-        "{transfer-twenty[models][runs/novels_20_minutes][2][first_weights][0]:.3f} ± "
-        "{transfer-twenty[models][runs/novels_20_minutes][2][first_weights][1]:.3f} | "
-        "{transfer-twenty[models][runs/novels_20_minutes][2][pretrained][0]:.3f} ± "
-        "{transfer-twenty[models][runs/novels_20_minutes][2][pretrained][1]:.3f} |",
-        "the same, all labels | {transfer-twenty[models][runs/novels_20_minutes][3][words]:.3f} | "
-        "{transfer-twenty[models][runs/novels_20_minutes][3][first_weights][0]:.3f} ± "
-        "{transfer-twenty[models][runs/novels_20_minutes][3][first_weights][1]:.3f} | "
-        "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][0]:.3f} ± "
-        "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][1]:.3f} |",
+        "messages: F1 | {transfer-twenty-avx512[models][runs/novels_20_minutes][7][words]:.3f} | "
+        "{transfer-twenty-avx512[models][runs/novels_20_minutes][7][first_weights][0]:.3f} ± "
+        "{transfer-twenty-avx512[models][runs/novels_20_minutes][7][first_weights][1]:.3f} | "
+        "{transfer-twenty-avx512[models][runs/novels_20_minutes][7][pretrained][0]:.3f} ± "
+        "{transfer-twenty-avx512[models][runs/novels_20_minutes][7][pretrained][1]:.3f} |",
+        "(SQuAD): F1 | {transfer-twenty-avx512[models][runs/novels_20_minutes][4][words]:.3f} | "
+        "{transfer-twenty-avx512[models][runs/novels_20_minutes][4][first_weights][0]:.3f} ± "
+        "{transfer-twenty-avx512[models][runs/novels_20_minutes][4][first_weights][1]:.3f} | "
+        "{transfer-twenty-avx512[models][runs/novels_20_minutes][4][pretrained][0]:.3f} ± "
+        "{transfer-twenty-avx512[models][runs/novels_20_minutes][4][pretrained][1]:.3f} |",
+        "2,000 labels: accuracy | {transfer-twenty-avx512[models][runs/novels_20_minutes][2][words]:.3f} | "
+        "{transfer-twenty-avx512[models][runs/novels_20_minutes][2][first_weights][0]:.3f} ± "
+        "{transfer-twenty-avx512[models][runs/novels_20_minutes][2][first_weights][1]:.3f} | "
+        "{transfer-twenty-avx512[models][runs/novels_20_minutes][2][pretrained][0]:.3f} ± "
+        "{transfer-twenty-avx512[models][runs/novels_20_minutes][2][pretrained][1]:.3f} |",
+        "the same, all labels | {transfer-twenty-avx512[models][runs/novels_20_minutes][3][words]:.3f} | "
+        "{transfer-twenty-avx512[models][runs/novels_20_minutes][3][first_weights][0]:.3f} ± "
+        "{transfer-twenty-avx512[models][runs/novels_20_minutes][3][first_weights][1]:.3f} | "
+        "{transfer-twenty-avx512[models][runs/novels_20_minutes][3][pretrained][0]:.3f} ± "
+        "{transfer-twenty-avx512[models][runs/novels_20_minutes][3][pretrained][1]:.3f} |",
         "(Multi30k): BLEU | {transfer-translation[models][runs/novels_denoising][0][guess]:.3f} | "
         "{transfer-translation[models][runs/novels_denoising][0][first_weights][0]:.3f} | "
         "{transfer-translation[models][runs/novels_denoising][0][pretrained][0]:.3f} |",
@@ -114,6 +116,12 @@ CLAIMS: dict[str, list[str]] = {
         "{transfer[models][runs/novels_20_minutes][0][gained][1]:.3f} on the 2,000 phrases after novels alone, and "
         "{transfer[models][runs/novels_and_task_texts][0][gained][0]:+.3f} ± "
         "{transfer[models][runs/novels_and_task_texts][0][gained][1]:.3f} with them",
+        "With AMX the same command takes {transfer-twenty[pretraining][runs/novels_20_minutes][steps]:,} steps: such an "
+        "encoder had {transfer-twenty[models][runs/novels_20_minutes][2][pretrained][0]:.3f} ± "
+        "{transfer-twenty[models][runs/novels_20_minutes][2][pretrained][1]:.3f} on 2,000 phrases and "
+        "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][0]:.3f} ± "
+        "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][1]:.3f} on all,",
+        "without AMX ({transfer-twenty-avx512[pretraining][runs/novels_20_minutes][steps]:,} steps)",
         "promises {babylm[promised][blimp]:.3f} after all ten passes",
         "is that of GPT-BERT, {babylm[record]:.4f}.",
         "is at {gpu-model-tried[rows][0][accuracy]} on the 2,000 phrases, and at {gpu-model-tried[rows][1][accuracy]} "
@@ -127,7 +135,7 @@ CLAIMS: dict[str, list[str]] = {
 }
 FACTS: dict[str, list[str]] = {
     "README.md": [
-        "20 minutes on two cores with AMX",
+        "20 minutes on two cores with AVX512-BF16",
         "after 20 minutes of `--objective denoising` on English novels",
     ],
     "docs/corpus.md": [
@@ -185,7 +193,7 @@ FACTS: dict[str, list[str]] = {
         "within 15 % of the growth",
     ],
     "docs/pretraining.md": [
-        "the benchmarks for 20 minutes on two cores with AMX",
+        "of the benchmarks for 20 minutes on two cores with AVX512-BF16",
         "that has read English novels for 20 minutes (`--objective denoising`)",
         "as one core did in 100 minutes",
         "Embeddings learn at 0.3 of the rate",
