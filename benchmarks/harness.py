@@ -272,12 +272,13 @@ class Report:
         self.mark = f"-{options.mark}" if getattr(options, "mark", "") else ""
         self.output_dir.mkdir(parents=True, exist_ok=True)
         settings = {name: value for name, value in vars(options).items() if not name.endswith("_dir")}
+        plain = lambda text: without_places(text.replace(str(DATA), "data"))  # noqa: E731
         now = datetime.now(UTC)
         self.body: dict[str, Any] = {
             "date": f"{now:%Y-%m-%d}",
             "time": f"{now:%H:%M:%S} UTC",
             "command": shown_command(),
-            "settings": {name: without_places(it) if isinstance(it, str) else it for name, it in settings.items()},
+            "settings": {name: plain(it) if isinstance(it, str) else it for name, it in settings.items()},
             "machine": describe_machine(),
         }
 

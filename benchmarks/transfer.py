@@ -402,12 +402,13 @@ def main() -> None:
         models[model.name] += filter(None, [row])
     report.body |= {"models": models, "mean_share": {name: mean_share(rows) for name, rows in models.items()}}
     parts = benchmark.parts
+    report.body["core_minutes"] = minutes = round(sum(part["seconds"] for part in parts) / 60)
     line = (
         "Scores are from 0 to 1, bits per byte aside. After ± stands the standard error: over --seeds where there are "
         "several, else over the three runs whose mean of weights it is, neither with that of the held-out rows, which "
         "are the same for all (0.015 for 872), else that of the held-out rows. The share is (pretrained - first "
         "weights) / (1 - first weights); in its mean, tasks without an error count as "
-        f"exact. {len(parts)} runs, several at once, took {sum(part['seconds'] for part in parts) / 60:.0f} minutes "
+        f"exact. {len(parts)} runs, several at once, took {minutes} minutes "
         f"together, at {', '.join(sorted({part['commit'] for part in parts}))}."
     )
     report.body["pretraining"] = stories = {model.name: model.story() for model in benchmark.models}

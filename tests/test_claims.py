@@ -116,12 +116,13 @@ CLAIMS: dict[str, list[str]] = {
         "{transfer[models][runs/novels_20_minutes][0][gained][1]:.3f} on the 2,000 phrases after novels alone, and "
         "{transfer[models][runs/novels_and_task_texts][0][gained][0]:+.3f} ± "
         "{transfer[models][runs/novels_and_task_texts][0][gained][1]:.3f} with them",
-        "With AMX the same command takes {transfer-twenty[pretraining][runs/novels_20_minutes][steps]:,} steps: such an "
-        "encoder had {transfer-twenty[models][runs/novels_20_minutes][2][pretrained][0]:.3f} ± "
+        "With AMX the same command takes {transfer-twenty[pretraining][runs/novels_20_minutes][steps]:,} steps: such "
+        "an encoder had {transfer-twenty[models][runs/novels_20_minutes][2][pretrained][0]:.3f} ± "
         "{transfer-twenty[models][runs/novels_20_minutes][2][pretrained][1]:.3f} on 2,000 phrases and "
         "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][0]:.3f} ± "
         "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][1]:.3f} on all,",
         "without AMX ({transfer-twenty-avx512[pretraining][runs/novels_20_minutes][steps]:,} steps)",
+        "All of it took {transfer-twenty-avx512[core_minutes]} minutes of one core, and runs on up to four",
         "promises {babylm[promised][blimp]:.3f} after all ten passes",
         "is that of GPT-BERT, {babylm[record]:.4f}.",
         "is at {gpu-model-tried[rows][0][accuracy]} on the 2,000 phrases, and at {gpu-model-tried[rows][1][accuracy]} "
