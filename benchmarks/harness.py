@@ -277,7 +277,7 @@ class Report:
         self.body: dict[str, Any] = {
             "date": f"{now:%Y-%m-%d}",
             "time": f"{now:%H:%M:%S} UTC",
-            "command": shown_command(),
+            "command": plain(shown_command()),
             "settings": {name: plain(it) if isinstance(it, str) else it for name, it in settings.items()},
             "machine": describe_machine(),
         }

@@ -76,7 +76,7 @@ OWN_TEXT = "own_text.jsonl"  # the built-in text, from which each held-out docst
 TASKS = {
     f"sst2_{n}": Task(f"SST-2, {n:,} phrases", *LABELS, (f"{{work}}/sst2-{n}.tsv", SST2), BLEND) for n in COUNTS
 } | {
-    "sst2": Task("SST-2", *LABELS, ("{data}/sst2/train.tsv", SST2), {"max_epochs": 2, "batch_size": 64}),  # as good
+    "sst2": Task("SST-2", *LABELS, ("{data}/sst2/train.tsv", SST2), {"max_epochs": 2}),
     "squad": Task("SQuAD, 3,000 questions", *SPANS, SQUAD, {"max_epochs": 5}, best=100),  # eight are no better
     "questions": Task("built-in: default of a parameter", *SPANS, best=100),
     "classification": Task("built-in: module family of a docstring", *LABELS, BUILTIN, BLEND),

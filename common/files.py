@@ -21,7 +21,7 @@ _held: dict[Path, FileLock] = {}
 
 def cache_folder() -> Path:
     """Cache of tokenizers and tokenized text, shared by runs: $LACUNA_CACHE, or ~/.cache/lacuna."""
-    return Path(os.environ.get("LACUNA_CACHE", Path.home() / ".cache" / "lacuna"))
+    return Path(os.environ.get("LACUNA_CACHE") or Path.home() / ".cache" / "lacuna")
 
 
 def sync(path: Path) -> None:

@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import importlib
 import re
+import subprocess
 import sys
 import tomllib
 from collections import Counter
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
+
+import pytest
 
 from lacuna.common.options import Arguments
 
@@ -162,6 +165,14 @@ def test_functions_and_files_have_a_size_that_can_be_read() -> None:
     files = {short(path): len(path.read_text(encoding="utf-8").splitlines()) for path in ROOM_FILES + SHOP_FILES}
     the_model = "modeling/modeling_lacuna.py"
     assert {name: lines for name, lines in files.items() if lines > LONGEST_FILE and name != the_model} == {}
+
+
+def test_nothing_but_rooms_is_tracked() -> None:
+    if not (REPOSITORY / ".git").exists():
+        pytest.skip("not a clone")
+    tracked = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    folders = {path.split("/")[0] for path in tracked.splitlines() if "/" in path}
+    assert folders == {".ci", GROUND, *ROOMS, *SHOPS, "docs", "tests"}  # no cache or run that somebody left here
 
 
 def test_the_house_stays_small() -> None:

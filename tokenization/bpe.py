@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 from lacuna.common.errors import InputError
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 
 from . import patterns
 from .arguments import TokenizerArguments

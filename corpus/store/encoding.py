@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 import regex
 import sentencex
-from tokenizers.pre_tokenizers import ByteLevel
-
 from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
 
 # A text without any mark (a table, a log) is cut between words, so that no piece is larger than a model can use.
 MAX_CHARACTERS = 2000

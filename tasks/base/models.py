@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import transformers
+from tokenizers import normalizers
 
 from lacuna.common import loading
 from lacuna.common.errors import InputError
-from tokenizers import normalizers
 
 _READ_THE_LAST_TOKEN = {"xlnet"}
 """Models whose classifiers read the last token, be it padding or not."""

@@ -172,8 +172,8 @@ class Window:
     question: int  # number of the question in the list that was cut
     first: int  # position of the first token of the context
     offsets: np.ndarray  # int32 [context tokens, 2]: characters [start, end) of the context that each token stands for
-    start: int
-    end: int  # first and last token of the answer; both 0, the first token of all, unless all of it is in this window
+    start: int  # first token of the answer
+    end: int  # last one; both 0, the first token of all, unless all of the answer is in this window
 
     @property
     def features(self) -> dict[str, Any]:

@@ -4,10 +4,12 @@ import json
 import os
 import threading
 import time
+from argparse import Namespace
 from pathlib import Path
 
+import harness
 import pytest
-from harness import Kept, at_once, make_parser
+from harness import Kept, Report, at_once, make_parser
 from time_to_loss import Budget, finite
 
 
@@ -81,3 +83,10 @@ def test_a_task_that_fails_ends_those_that_wait() -> None:
     with pytest.raises(ValueError, match="no"):
         list(at_once(work, [(number,) for number in range(100)]))
     assert len(done) < 20
+
+
+def test_a_report_does_not_say_where_the_data_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "DATA", tmp_path / "data")
+    monkeypatch.setattr("sys.argv", ["benchmarks/a.py", "--data", str(tmp_path / "data" / "sst2")])
+    body = Report(Namespace(output_dir=str(tmp_path), data=str(tmp_path / "data" / "sst2"))).body
+    assert body["settings"] == {"data": "data/sst2"} and body["command"] == "python benchmarks/a.py --data data/sst2"

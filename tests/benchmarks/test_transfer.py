@@ -11,6 +11,7 @@ import pytest
 import torch
 import transfer
 from processes import run
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transfer import estimate, gains, lines_of, mean_share, row_error, row_of, side_by_side
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
@@ -21,7 +22,6 @@ from lacuna.tasks.question_answering.task import QuestionAnswering
 from lacuna.tasks.token_classification.task import TokenClassification
 from lacuna.training import fine_tuning
 from lacuna.training.arguments import FineTuningArguments
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 
 def by_seed(*scores: float, **more: Any) -> dict[int, dict[str, Any]]:
@@ -212,6 +212,9 @@ def test_it_fine_tunes_measures_and_reports(stand_ins: Path, tmp_path: Path) -> 
     assert [row["name"] for row in rows] == only
     few, probe, bits = rows
     assert few["held_out"] == 32 and 0 <= few["guess"] <= 1 and few["words"] == 1
+    runs = [json.loads(path.read_text())["result"] for path in (tmp_path / "work" / "parts").glob("sst2_100-*seed0-*")]
+    assert [few["first_weights"][1]] == [run["error"] for run in runs], "the error over the three runs"
+    assert few["gained"][1] == pytest.approx(math.hypot(few["first_weights"][1], few["pretrained"][1]))
     assert few["gained"][0] == pytest.approx(few["pretrained"][0] - few["first_weights"][0])
     assert share[0] == pytest.approx(few["gained"][0] / (1 - few["first_weights"][0]))
     assert probe["held_out"] == 32 and probe["pretrained"][0] > 0.6

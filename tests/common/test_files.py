@@ -10,7 +10,7 @@ import pytest
 
 from lacuna.common import files
 from lacuna.common.errors import InputError, StorageError
-from lacuna.common.files import json_lines, locked, replacing, write_text
+from lacuna.common.files import cache_folder, json_lines, locked, replacing, write_text
 
 
 def test_a_file_appears_under_its_name_when_it_is_whole(tmp_path: Path) -> None:
@@ -83,3 +83,13 @@ def test_windows_flushes_files_that_may_be_written_and_no_folders(tmp_path: Path
     files.sync(tmp_path)
     files.sync(tmp_path / "a.txt")
     assert modes == [os.O_RDWR]
+
+
+def test_the_cache_is_at_home_unless_another_place_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "home", lambda: Path("home"))
+    monkeypatch.delenv("LACUNA_CACHE", raising=False)
+    assert cache_folder() == Path("home/.cache/lacuna")
+    monkeypatch.setenv("LACUNA_CACHE", "")
+    assert cache_folder() == Path("home/.cache/lacuna")
+    monkeypatch.setenv("LACUNA_CACHE", "mine")
+    assert cache_folder() == Path("mine")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from hub_server import HubServer
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
 from lacuna.common.errors import CorruptCheckpointError, InputError
@@ -21,7 +22,6 @@ from lacuna.corpus.read.sources import saved_files
 from lacuna.corpus.store.token_store import FILES, FORMAT_VERSION, MANIFEST, open_store
 from lacuna.modeling import LacunaConfig, LacunaForSequenceClassification
 from lacuna.tokenization import load_tokenizer as load_tokenizer_files
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 CLASSIFIER = "AutoModelForSequenceClassification"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "A", "gap", "."]

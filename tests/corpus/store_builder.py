@@ -3,9 +3,10 @@
 import resource
 import sys
 
+from tokenizers import Tokenizer
+
 from lacuna.corpus import TextArguments, open_text, prepare_store
 from lacuna.corpus.store import build
-from tokenizers import Tokenizer
 
 
 class Fast:

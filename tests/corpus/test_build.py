@@ -21,6 +21,7 @@ import psutil
 import pytest
 from examples import document_tokens, sentence_tokens
 from filelock import FileLock
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError, StorageError, WorkerError
@@ -37,7 +38,6 @@ from lacuna.corpus.read.text import Text
 from lacuna.corpus.store import build as build_module
 from lacuna.corpus.store import encoding as encoding_module
 from lacuna.tokenization import tokenizer_fingerprint, train_bpe
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENTS = [

@@ -10,13 +10,13 @@ import regex
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 from tokenizers.pre_tokenizers import ByteLevel
 
 from lacuna.corpus.store import encoding
 from lacuna.corpus.store.encoding import GPT2_PATTERN, SentenceEncoder
 from lacuna.corpus.store.pieces import BuildOptions
 from lacuna.tokenization.patterns import NORMALIZERS, PATTERNS
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError, NumericsError
@@ -18,7 +19,6 @@ from lacuna.evaluation import (
     words_of,
 )
 from lacuna.evaluation.words import answer_analogies, contextual_vectors, skip_gram_vectors, spearman, unit_vectors
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 ROYAL = {
     "man": [1.0, 0, 0], "woman": [0, 2.0, 0], "king": [1.0, 0, 1], "queen": [0, 1.0, 1], "apple": [0, 0, -3.0],

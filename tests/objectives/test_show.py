@@ -9,11 +9,11 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from lacuna.objectives import IGNORED, OBJECTIVES, SpecialTokens
 from lacuna.objectives.show import EDGES, RESTS, WIDTH, _Page, show_examples, wrap
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 TEXT = """The cat sat on the mat and looked at the moon. It was a cold night,
 and nobody came. The dog slept in the barn. A wind rose from the north, and the old house sang all night long."""

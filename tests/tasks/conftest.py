@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import torch
 from processes import no_curves
-from transformers import BertConfig, BertForQuestionAnswering, BertForSequenceClassification, PreTrainedTokenizerFast
-
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import BertConfig, BertForQuestionAnswering, BertForSequenceClassification, PreTrainedTokenizerFast
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TEXT = """The quick brown fox jumps over the lazy dog. A tokenizer learns pieces of words such as these from any text.

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import (
     AutoConfig,
     AutoTokenizer,
@@ -33,7 +34,6 @@ from lacuna.tasks.classification.reader import ClassificationArguments
 from lacuna.tasks.classification.task import Classification
 from lacuna.tokenization import adapt_tokenizer, train_bpe
 from lacuna.tokenization.patterns import wrap
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 

@@ -11,6 +11,7 @@ import torch
 from examples import examples, fast
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
@@ -31,7 +32,6 @@ from lacuna.tasks.question_answering.reader import (
     read_questions,
 )
 from lacuna.tasks.question_answering.task import QuestionAnswering, trimmed
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 
 def flat(context: str, answer: str, question: str = "what is it?", **fields: Any) -> dict[str, Any]:

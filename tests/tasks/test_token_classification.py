@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertConfig, BertForTokenClassification, PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
@@ -23,7 +24,6 @@ from lacuna.tasks.token_classification.reader import (
     words_of_tokens,
 )
 from lacuna.tasks.token_classification.task import TokenClassification, word_choices
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 pytest.importorskip("seqeval", reason="seqeval is not installed: pip install -e '.[tasks]'")
 

@@ -7,13 +7,13 @@ import pytest
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import AddedToken, ByteLevelBPETokenizer, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, GPT2TokenizerFast, PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
 from lacuna.tokenization import adapt_tokenizer, load_tokenizer, save_tokenizer, train_bpe
 from lacuna.tokenization.bpe import extend_tokenizer
 from lacuna.tokenization.vocabulary import ALPHABET, token_edges
-from tokenizers import AddedToken, ByteLevelBPETokenizer, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 ENGLISH = "The cat sat on the mat. The dog, too, sat there; it is the mat of the cat, not of the dog. " * 20
 GERMAN = "Die Katze saß auf der Matte. Auch der Hund saß dort; es ist die Matte der Katze, nicht des Hundes! " * 20

@@ -5,6 +5,7 @@ import regex
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
 
 from lacuna.tokenization import train_bpe
 from lacuna.tokenization.patterns import (
@@ -19,7 +20,6 @@ from lacuna.tokenization.patterns import (
     untrained_backend,
 )
 from lacuna.tokenization.vocabulary import BYTE_OF
-from tokenizers import Tokenizer, models
 
 # Characters that are assigned in the oldest tables here: the libraries are of different years.
 TEXTS = st.text(alphabet=" \n\r\t\x1c\x85\u3000ab1٣.,'_é\u0301你की👍(") | st.text(

@@ -1,11 +1,11 @@
 """What a report counts, and what it warns of."""
 
 import pytest
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
 from lacuna.tokenization import compression_report, describe_report, peak_memory, torn_warning, train_bpe
-from tokenizers import Tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import processes
 import pytest
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError, StorageError
@@ -16,7 +17,6 @@ from lacuna.tokenization import (
     tokenizer_fingerprint,
     train_bpe,
 )
-from tokenizers import Tokenizer
 
 
 def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:

@@ -9,6 +9,7 @@ import regex
 from examples import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError
@@ -28,7 +29,6 @@ from lacuna.tokenization.vocabulary import (
     token_bytes,
     token_edges,
 )
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 TEXTS = {
     "English": "The cat's 12,345 mats (all of them) -- were naïve; e\u0301tude.\n\n\tif x == 1:\n        return ",

@@ -17,6 +17,7 @@ from processes import REPOSITORY
 from processes import run as run_script
 from rows_of_tokens import RowsOfTokens
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch import nn
 from toys import make_model
@@ -45,7 +46,6 @@ from lacuna.training.checkpoints.saving import load_weights
 from lacuna.training.optimizers.adapters import Adapter, add_lora, fingerprint_of_frozen, freeze_backbone, num_weights
 from lacuna.training.planning.memory import FakeStep
 from lacuna.training.reports.card import adapter_card
-from tokenizers import Tokenizer
 
 peft = pytest.importorskip("peft", reason="peft is not installed: pip install -e '.[peft]'")
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
