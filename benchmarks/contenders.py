@@ -15,11 +15,13 @@ from typing import Any
 import torch
 from harness import find_device, peak_memory
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, set_seed
 
 from lacuna import modeling
 from lacuna.training.compiling import compile_model, compiler_of
 from lacuna.training.environment import bf16_is_fast, keep_memory, use_all_cores
+from lacuna.training.planning.flops import peak_flops
 
 IGNORED = -100
 
@@ -188,6 +190,13 @@ class Trainee:
         self.model.train()
         return loss
 
+    def operations(self) -> float:
+        """Those of the matrix products of a step on the first batch, by token; nothing is learnt."""
+        with FlopCounterMode(display=False) as counter, torch.compiler.set_stance("force_eager"):
+            self.backward(self.batches[0])
+        self.model.zero_grad()
+        return counter.get_total_flops() / self.batches[0]["input_ids"].numel()
+
     def backward(self, batch: dict[str, Tensor]) -> Tensor:
         """Forward and backward on a batch that is on the device; the loss, not waited for."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
@@ -234,7 +243,9 @@ def build_here(name: str, batches: list[dict[str, Tensor]], threads: int | None,
     use_all_cores() if threads is None else torch.set_num_threads(threads)
     _HERE[:] = [trainee := Trainee(SIDE_BY_SIDE[name], **options)]
     trainee.use(batches)
-    return {**trainee.describe(), "threads": torch.get_num_threads(), "first_loss": trainee.first_loss()}
+    facts = {**trainee.describe(), "threads": torch.get_num_threads(), "first_loss": trainee.first_loss()}
+    peak = peak_flops(trainee.device, "bf16" if trainee.bf16 else "no")
+    return {**facts, "products_alone": peak / trainee.operations() if peak else None}  # tokens per second
 
 
 def run_here(steps: int) -> dict[str, Any]:

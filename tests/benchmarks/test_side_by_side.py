@@ -81,6 +81,9 @@ def assert_consistent(measured: dict[str, Any], *, names: list[str], rounds: int
         assert pair["lacuna_faster_by"] == pytest.approx(statistics.median(ratios))
         peaks = [max(turn["peak_memory"] for turn in contenders[pair[who]]["turns"]) for who in ("theirs", "ours")]
         assert pair["their memory / ours"] == pytest.approx(peaks[0] / peaks[1])
+        ours, theirs = contenders[pair["ours"]], contenders[pair["theirs"]]
+        assert ours["products_alone"] > ours["tokens_per_second"], "no model is faster than its products"
+        assert pair["products alone"] == pytest.approx(ours["products_alone"] / theirs["tokens_per_second"])
 
 
 @pytest.mark.slow
@@ -128,6 +131,16 @@ def test_every_contender_learns(shop: Any, batches: list[dict[str, torch.Tensor]
         assert result["tokens"] == 3 * 3 * 16 and result["steps"] == 3 and np.isfinite(result["loss"])
     for values in losses.values():
         assert values == pytest.approx([values[0]] * len(values), rel=1e-4)
+
+
+def test_operations_are_six_for_each_weight_of_a_product(shop: Any, batches: list[dict[str, torch.Tensor]]) -> None:
+    contenders = shop("contenders")
+    trainee = contenders.Trainee(contenders.SIDE_BY_SIDE["bert"], contenders.Shape(**SIZES), compiles=False)
+    trainee.use(batches)
+    weights = 2 * 12 * 32**2 + 32**2 + 512 * 32  # two blocks, the transform before the output layer, and that layer
+    attention = 12 * 2 * 16 * 32  # scores and sums of values, which are not counted where torch fuses them
+    assert 6 * weights <= trainee.operations() <= 6 * weights + attention
+    assert all(weight.grad is None for weight in trainee.model.parameters())
 
 
 class Dropped(TorchFunctionMode):
