@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from harness import find_device, peak_memory
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, set_seed
+from transformers.pytorch_utils import Conv1D
 
 from lacuna import modeling
 from lacuna.training.compiling import compile_model, compiler_of
@@ -190,13 +190,6 @@ class Trainee:
         self.model.train()
         return loss
 
-    def operations(self) -> float:
-        """Those of the matrix products of a step on the first batch, by token; nothing is learnt."""
-        with FlopCounterMode(display=False) as counter, torch.compiler.set_stance("force_eager"):
-            self.backward(self.batches[0])
-        self.model.zero_grad()
-        return counter.get_total_flops() / self.batches[0]["input_ids"].numel()
-
     def backward(self, batch: dict[str, Tensor]) -> Tensor:
         """Forward and backward on a batch that is on the device; the loss, not waited for."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
@@ -233,6 +226,34 @@ class Trainee:
         return {**found, "peak_memory": peak_memory() - self.bytes_before}
 
 
+def operations(model: nn.Module, contender: Contender, shape: Shape, *, lengths: list[int], masked: float) -> float:
+    """Floating-point operations that a batch needs: products with weights, and attention inside documents and windows.
+
+    Unlike `torch.utils.flop_counter` it leaves out scores that a kernel computes again, or for nothing behind a mask.
+    """
+    tokens = sum(lengths)
+    lengths = [shape.positions] * (tokens // shape.positions) if contender.rows == "whole" else lengths
+    is_sparse = contender.is_ours or getattr(model, "sparse_prediction", False)
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    weights, last = 0.0, f"model.encoder.layers.{shape.layers - 1}.mlp."  # of ours
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | Conv1D):
+            at_targets_only = is_sparse and (module is head or name.startswith(("transform.", "head.", last)))
+            weights += module.weight.numel() * (masked if at_targets_only and not contender.is_decoder else 1.0)
+    config: Any = getattr(model, "config", None)
+    kinds = getattr(config, "layer_types", None) or ["full_attention"] * shape.layers
+    reaches = [config.sliding_window if kind == "sliding_attention" else shape.positions for kind in kinds]
+    pairs = sum(_pairs(size, reach, contender.is_decoder) for reach in reaches for size in lengths)
+    return 6.0 * weights * tokens + 12.0 * shape.hidden_size * pairs
+
+
+@cache
+def _pairs(length: int, reach: int, is_causal: bool) -> int:
+    """Pairs of tokens of which the first sees the second, `reach` tokens away at most."""
+    after = 0 if is_causal else reach
+    return sum(min(length, place + after + 1) - max(0, place - reach) for place in range(length))
+
+
 _HERE: list[Trainee] = []
 
 
@@ -244,8 +265,10 @@ def build_here(name: str, batches: list[dict[str, Tensor]], threads: int | None,
     _HERE[:] = [trainee := Trainee(SIDE_BY_SIDE[name], **options)]
     trainee.use(batches)
     facts = {**trainee.describe(), "threads": torch.get_num_threads(), "first_loss": trainee.first_loss()}
-    peak = peak_flops(trainee.device, "bf16" if trainee.bf16 else "no")
-    return {**facts, "products_alone": peak / trainee.operations() if peak else None}  # tokens per second
+    row, masked = [options["shape"].positions], float((batches[0]["labels"] != IGNORED).float().mean())
+    counted = operations(trainee.model, trainee.contender, options["shape"], lengths=row, masked=masked)
+    peak = peak_flops("cpu", "bf16" if trainee.bf16 else "no") or 0
+    return {**facts, "products_alone": peak * row[0] / counted}  # tokens per second
 
 
 def run_here(steps: int) -> dict[str, Any]:

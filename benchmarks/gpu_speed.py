@@ -16,15 +16,14 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
-from contenders import GPU, IGNORED, Contender, Shape, Trainee
+from contenders import GPU, IGNORED, Contender, Shape, Trainee, operations
 from harness import Report, find_device, make_parser, table, take_turns
 from torch import Tensor, nn
 from tqdm import tqdm
-from transformers.pytorch_utils import Conv1D
 
 from lacuna.objectives.data import add_hints
 from lacuna.training.planning.flops import peak_flops
@@ -83,34 +82,6 @@ def make_batch(shape: Shape, contender: Contender, *, rows: int, seed: int) -> t
     return batch, lengths
 
 
-def operations(model: nn.Module, contender: Contender, shape: Shape, *, lengths: list[int]) -> float:
-    """Floating-point operations that a batch needs: products with weights, and attention inside documents and windows.
-
-    Unlike `torch.utils.flop_counter` it leaves out scores that a kernel computes again, or for nothing behind a mask.
-    """
-    tokens = sum(lengths)
-    lengths = [shape.positions] * (tokens // shape.positions) if contender.rows == "whole" else lengths
-    is_sparse = contender.is_ours or getattr(model, "sparse_prediction", False)
-    head = getattr(model, "get_output_embeddings", lambda: None)()
-    weights, last = 0.0, f"model.encoder.layers.{shape.layers - 1}.mlp."  # of ours
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear | Conv1D):
-            at_targets_only = is_sparse and (module is head or name.startswith(("transform.", "head.", last)))
-            weights += module.weight.numel() * (MASKED if at_targets_only and not contender.is_decoder else 1.0)
-    config: Any = getattr(model, "config", None)
-    kinds = getattr(config, "layer_types", None) or ["full_attention"] * shape.layers
-    reaches = [config.sliding_window if kind == "sliding_attention" else shape.positions for kind in kinds]
-    pairs = sum(_pairs(size, reach, contender.is_decoder) for reach in reaches for size in lengths)
-    return 6.0 * weights * tokens + 12.0 * shape.hidden_size * pairs
-
-
-@cache
-def _pairs(length: int, reach: int, is_causal: bool) -> int:
-    """Pairs of tokens of which the first sees the second, `reach` tokens away at most."""
-    after = 0 if is_causal else reach
-    return sum(min(length, place + after + 1) - max(0, place - reach) for place in range(length))
-
-
 def make_ready(contender: Contender, part: Part, *, may_compile: bool) -> tuple[Trainee, dict[str, Any]]:
     """Build, compile and warm up."""
     start = time.perf_counter()
@@ -119,7 +90,7 @@ def make_ready(contender: Contender, part: Part, *, may_compile: bool) -> tuple[
     trainee.use([batch for batch, _ in made])
     trainee.run(WARMUP_STEPS - 1)  # these compile, or look at their numbers
     turn = trainee.run(1)
-    counted = operations(trainee.model, contender, part.shape, lengths=made[0][1])
+    counted = operations(trainee.model, contender, part.shape, lengths=made[0][1], masked=MASKED)
     facts = {**trainee.describe(), "tokens_per_second": turn["tokens_per_second"]}
     facts |= {"operations_per_token": counted / turn["tokens"], "peak_gb": turn["peak_memory"] / 1e9}
     return trainee, facts | {"ready_seconds": time.perf_counter() - start}

@@ -8,9 +8,9 @@
 WikiText-2 (`--data`: a folder with one train and one valid text), one tokenizer, trained on the train text. `PEERS`
 says how each peer trains, on rows of `group_texts`. Settings with several values are searched one after the other
 (--search): each value is tried for --tuning_share of the budget, and the best stays; the best of all get the whole
-budget. Two more train as the example scripts of transformers do. Ours are whole runs of recipes/pretrain.py with the
-options `RECIPE`, one for each budget. All are scored in float32 on the same held-out rows under the same mask; only
-training is timed. Each result is kept under --work_dir: the benchmark may be stopped at any time, and goes on there.
+budget. Ours are whole runs of recipes/pretrain.py with the options `RECIPE`, one for each budget. All are scored in
+float32 on the same held-out rows under the same mask; only training is timed. Each result is kept under --work_dir:
+the benchmark may be stopped at any time, and goes on there.
 """
 
 import argparse
@@ -43,16 +43,12 @@ TUNED: dict[str, Any] = {"learning_rate": (1e-3, 3e-4, 3e-3), "batch_size": (32,
 TUNED |= {"weight_decay": (0.01, 0.1), "warmup": 0.05, "decay": 0.95, "optimizer": "adamw", "beta2": 0.98}
 ENCODER = {**TUNED, "mask_probability": (0.3, 0.15)}  # as ModernBERT was trained, and BERT
 MUON = {"optimizer": "muon", "learning_rate": (6e-3, 3e-3, 1.2e-2), "decay": 0.5}
-SCRIPT = {"learning_rate": (1e-3, 3e-4), "batch_size": 32, "dropout": 0.1, "weight_decay": 0.0, "warmup": 0.0}
-SCRIPT |= {"decay": 1.0, "optimizer": "adamw", "beta2": 0.999, "mask_probability": 0.15}
 PEERS: dict[str, tuple[Contender, dict[str, Any]]] = {
     "bert": (SIDE_BY_SIDE["bert_compiled"], ENCODER),
     "modernbert": (SIDE_BY_SIDE["modernbert_compiled"], ENCODER),
     "modernbert_muon": (SIDE_BY_SIDE["modernbert_compiled"], {**ENCODER, **MUON}),
     "gpt2": (SIDE_BY_SIDE["gpt2_compiled"], {**TUNED, "beta2": 0.95}),
     "qwen3_muon": (SIDE_BY_SIDE["qwen3_compiled"], {**TUNED, **MUON, "beta2": 0.95}),
-    "bert_example_script": (SIDE_BY_SIDE["bert"], SCRIPT),
-    "gpt2_example_script": (SIDE_BY_SIDE["gpt2"], SCRIPT),
 }
 """Models of transformers and their settings; `qwen3_muon` trains as nanochat and modded-nanogpt do."""
 SEARCHED = tuple(name for name, value in ENCODER.items() if isinstance(value, tuple))

@@ -76,7 +76,7 @@ OWN_TEXT = "own_text.jsonl"  # the built-in text, from which each held-out docst
 TASKS = {
     f"sst2_{n}": Task(f"SST-2, {n:,} phrases", *LABELS, (f"{{work}}/sst2-{n}.tsv", SST2), BLEND) for n in COUNTS
 } | {
-    "sst2": Task("SST-2", *LABELS, ("{data}/sst2/train.tsv", SST2), {"max_epochs": 2}),
+    "sst2": Task("SST-2", *LABELS, ("{data}/sst2/train.tsv", SST2), {"max_epochs": 1}),
     "squad": Task("SQuAD, 3,000 questions", *SPANS, SQUAD, {"max_epochs": 5}, best=100),  # eight are no better
     "questions": Task("built-in: default of a parameter", *SPANS, best=100),
     "classification": Task("built-in: module family of a docstring", *LABELS, BUILTIN, BLEND),
@@ -243,7 +243,7 @@ def word_vectors(files: tuple[Path, ...], work: Path) -> Callable[[list[str]], n
         parts = (part for file in files for part in re.split(r"\n\s*\n", file.read_text(encoding="utf-8-sig")))
         lines, unfinished = path.with_suffix(".txt"), path.with_suffix(".part.bin")
         lines.write_text("".join(" ".join(WORDS.findall(part.lower())) + "\n" for part in parts), encoding="utf-8")
-        options = {"sg": 1, "vector_size": WIDTH, "workers": torch.get_num_threads()}
+        options = {"sg": 1, "vector_size": WIDTH, "sample": 1e-4, "epochs": 3, "workers": torch.get_num_threads()}
         Word2Vec(corpus_file=str(lines), **options).wv.save_word2vec_format(unfinished, binary=True)
         unfinished.rename(path)
     known = KeyedVectors.load_word2vec_format(path, binary=True)

@@ -97,22 +97,20 @@ def test_contenders_of_a_table_train_on_the_same_rows(name: str) -> None:
 
 def test_operations_by_hand() -> None:
     """Two documents of 3 and 5 tokens; 6 operations a weight, 12 times the width for a pair."""
-    from contenders import GPU, Shape
-    from gpu_speed import operations
+    from contenders import GPU, Shape, operations
 
     shape, decoders = Shape(16, 2, 2, 96, 8), GPU["decoder-124m"]
     weights = 2 * (3 * 16 * 16 + 16 * 16 + 2 * 4 * 16 * 16) + 96 * 16
     for name, pairs in (("gpt2", 36), ("lacuna, one text", 36), ("lacuna", 6 + 15)):
         model = decoders[name].build(shape, 0.0)
-        counted = operations(model, decoders[name], shape, lengths=[3, 5])
+        counted = operations(model, decoders[name], shape, lengths=[3, 5], masked=0.3)
         assert counted == 6 * weights * 8 + 2 * 12 * 16 * pairs, name
 
 
 @pytest.mark.parametrize("name", ["bert", "modernbert", "lacuna"])
 def test_operations_are_those_of_torch(name: str) -> None:
     """As `torch.utils.flop_counter` counts them where all pairs of a row are seen and 30 % of tokens are targets."""
-    from contenders import GPU, IGNORED, Shape
-    from gpu_speed import operations
+    from contenders import GPU, IGNORED, Shape, operations
     from torch.utils.flop_counter import FlopCounterMode
 
     contender, shape = GPU["encoder-150m"][name], Shape(16, 4, 2, 96, 20, inner=24)
@@ -123,11 +121,12 @@ def test_operations_are_those_of_torch(name: str) -> None:
     options = {"skip_logits": True} if contender.is_ours else {}
     with FlopCounterMode(display=False) as counter:
         model(input_ids=ids, labels=labels, **options).loss.backward()
-    assert operations(model, contender, shape, lengths=[20, 20]) == pytest.approx(counter.get_total_flops())
+    counted = operations(model, contender, shape, lengths=[20, 20], masked=0.3)
+    assert counted == pytest.approx(counter.get_total_flops())
 
 
 def test_pairs_inside_a_window() -> None:
-    from gpu_speed import _pairs
+    from contenders import _pairs
 
     assert (_pairs(5, 9, False), _pairs(5, 9, True)) == (25, 15)
     assert (_pairs(5, 1, False), _pairs(5, 1, True)) == (13, 9)  # three diagonals, two
