@@ -5,7 +5,7 @@ from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -42,10 +42,14 @@ def test_the_files_of_a_folder_are_found(tmp_path: Path) -> None:
         find_split(tmp_path, "train")
 
 
-@pytest.fixture(scope="module", params=["masked", "causal"])
-def material(request: pytest.FixtureRequest, two_texts: Path, tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
-    kind: Kind = request.param
-    return opened(kind, two_texts, tmp_path_factory.mktemp("work"))
+@pytest.fixture(scope="module")
+def materials(two_texts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Material]:
+    return {kind: opened(kind, two_texts, tmp_path_factory.mktemp("work")) for kind in get_args(Kind)}
+
+
+@pytest.fixture(params=get_args(Kind))
+def material(request: pytest.FixtureRequest, materials: dict[Kind, Material]) -> Material:
+    return materials[request.param]
 
 
 def opened(kind: Kind, data: Path, work_dir: Path, length: int = 32) -> Material:
@@ -130,27 +134,29 @@ def test_batches_of_peers_hold_every_row_once_an_epoch(material) -> None:  # typ
         assert 0.45 < (labels != IGNORED)[~special].float().mean() < 0.55
 
 
-def test_masks_are_drawn_anew(material) -> None:  # type: ignore[no-untyped-def]
-    if material.kind == "masked":
-        mask = make_masker(material.tokenizer, torch.Generator().manual_seed(1))
-        assert not torch.equal(mask(material.train[:8])[1], mask(material.train[:8])[1])
+def test_masks_are_drawn_anew(materials: dict[Kind, Material]) -> None:
+    material = materials["masked"]
+    mask = make_masker(material.tokenizer, torch.Generator().manual_seed(1))
+    assert not torch.equal(mask(material.train[:8])[1], mask(material.train[:8])[1])
 
 
-@pytest.mark.parametrize("name", fast([name for name in PEERS if "script" not in name], "bert", "qwen3_muon"))
-def test_peers_learn_the_same_twice(name: str, material, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    if kind_of(name) != material.kind:
-        return
+@pytest.mark.parametrize("name", fast(PEERS, "bert", "qwen3_muon"))
+def test_peers_learn_the_same_twice(
+    name: str, materials: dict[Kind, Material], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    material = materials[kind_of(name)]
     monkeypatch.setattr("time_to_loss.LAYERS", 2)
     monkeypatch.setattr("time_to_loss.WIDTH", 64)
     monkeypatch.setattr("contenders.compiler_of", lambda device: None)
     settings = {key: value[0] if isinstance(value, tuple) else value for key, value in PEERS[name][1].items()}
     settings |= {"batch_size": 2, "dropout": 0.25, "warmup": 0.0, "decay": 0.5}
-    rates, drops = [], []
+    rates, drops, untrained = [], [], []
 
     class Watched(Trainee):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             drops.append(options["dropout"])
             super().__init__(*arguments, **options)
+            untrained.append(score(self.model, material)["loss"])
 
         def step(self, *arguments: Any, **options: Any) -> torch.Tensor:
             rates.append({group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups})
@@ -161,7 +167,7 @@ def test_peers_learn_the_same_twice(name: str, material, monkeypatch: pytest.Mon
     runs = [train_peer(name, **options, seed=0) for _ in range(2)]
     assert drops == [0.25, 0.25]
     assert rates == 2 * [{settings["learning_rate"] * share} for share in (1, 1, 1, 0.5)]
-    assert runs[0]["loss"] == runs[1]["loss"]
+    assert runs[0]["loss"] == runs[1]["loss"] < untrained[0] == untrained[1]
     assert runs[0]["steps"] == 4 and runs[0]["tokens"] == 4 * 2 * 32
     assert runs[0]["seconds"] > 0
 

@@ -126,9 +126,12 @@ def test_every_contender_learns(shop: Any, batches: list[dict[str, torch.Tensor]
     for contender in contenders.SIDE_BY_SIDE.values():
         trainee = contenders.Trainee(contender, contenders.Shape(**SIZES), compiles=False)
         trainee.use(batches)
-        losses.setdefault(contender.weights, []).append(trainee.first_loss())
+        losses.setdefault(contender.weights, []).append(before := trainee.first_loss())
+        weights = [weight.detach().clone() for weight in trainee.model.parameters()]
         result = trainee.run(3)
         assert result["tokens"] == 3 * 3 * 16 and result["steps"] == 3 and np.isfinite(result["loss"])
+        assert not any(map(torch.equal, weights, trainee.model.parameters()))
+        assert trainee.first_loss() < before - 1e-3
     for values in losses.values():
         assert values == pytest.approx([values[0]] * len(values), rel=1e-4)
 
