@@ -2,7 +2,7 @@
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from examples import fast
+from processes import REPOSITORY
 
 from lacuna.corpus import TextArguments, open_text, prepare_store
 from lacuna.objectives import IGNORED, OBJECTIVES, ObjectiveArguments, SpecialTokens
@@ -22,6 +23,8 @@ from lacuna.training.stages import Stage
 STEPS, BATCH, LENGTH = 36, 8, 32
 ROWS = 244  # so that step 30 (counted from 0) has samples of two epochs
 STARTS = (1, 19, 30, 31, 35)
+FROM_THE_START, FROM_STARTS, WITH_WORKERS = ((2, 4), (4, 1)), ((1, 4), (2, 2), (4, 2)), (2, 2)
+"""Processes and micro-batches of the runs that are compared with one process that takes a step at once."""
 WORDS = "the a cat dog bird sat ran sang on under over mat tree house and but then when it was so very old new"
 
 CASES: dict[str, dict[str, Any]] = {
@@ -36,6 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
     "infilling": {"objective": "denoising", "denoising": "infilling"},
     "span corruption": {"objective": "denoising", "denoising": "span_corruption"},
 }
+FAST = ("mlm_nsp", "hybrid", "span corruption")
 
 
 @pytest.fixture(scope="module")
@@ -120,17 +124,33 @@ def check(work: Any, *, turn: int) -> None:
     """Every start with one division of the step; with another `turn` it is another one."""
     expected = batches(work, start=0)
     assert len(expected) == STEPS == len(set(expected))  # no batch is like another
-    for processes, micro in ((2, 4), (4, 1)):
+    for processes, micro in FROM_THE_START:
         assert batches(work, start=0, processes=processes, micro=micro) == expected
-    divisions = ((1, 4), (2, 2), (4, 2))
     for number, start in enumerate(STARTS):
-        processes, micro = divisions[(number + turn) % len(divisions)]
+        processes, micro = FROM_STARTS[(number + turn) % len(FROM_STARTS)]
         assert batches(work, start=start, processes=processes, micro=micro) == expected[start:]
+    processes, micro = WITH_WORKERS
     for start in (0, 31):
-        assert batches(work, start=start, processes=2, micro=2, workers=2) == expected[start:]
+        assert batches(work, start=start, processes=processes, micro=micro, workers=2) == expected[start:]
 
 
-@pytest.mark.parametrize("case", fast(CASES, "mlm_nsp", "hybrid", "span corruption"))
+def listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:-1])) + f" and {numbers[-1]}"
+
+
+def test_the_page_says_what_is_tested() -> None:
+    page = " ".join((REPOSITORY / "docs" / "exactness.md").read_text(encoding="utf-8").split())
+    divisions = {(1, BATCH), *FROM_THE_START, *FROM_STARTS, WITH_WORKERS}
+    processes, micro = (sorted(numbers) for numbers in map(set, zip(*divisions, strict=True)))
+    assert len(divisions) == 6 and f"of the {BATCH} rows of a step (six divisions," in page
+    assert f"for {listed(processes)} processes with micro-batches of {micro[0]} to {micro[-1]} of" in page
+    assert f"the first {STEPS} global batches of every objective" in page and f"steps {listed(STARTS)}, across" in page
+    assert {options["objective"] for options in CASES.values()} == OBJECTIVES.keys()
+    assert FAST == ("mlm_nsp", "hybrid", "span corruption")
+    assert "`make test` does so for `mlm_nsp`, `hybrid` and span corruption, `make test-slow` for all" in page
+
+
+@pytest.mark.parametrize("case", fast(CASES, *FAST))
 def test_global_batches_do_not_depend_on_how_they_are_divided(case: str, parts: dict[bool, dict[str, Any]]) -> None:
     arguments = ObjectiveArguments(**CASES[case])
     work = OBJECTIVES[arguments.objective](**parts[False], arguments=arguments)
