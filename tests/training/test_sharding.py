@@ -188,7 +188,13 @@ REFUSED = {
     "version 1": ({"FSDP_VERSION": "1"}, "FSDP_VERSION is 1: set fsdp_version: 2"),
     "no version": ({"FSDP_VERSION": None}, "FSDP_VERSION is 1"),
     "offloading": ({"FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params is not supported"),
+    "activation checkpointing": (
+        {"FSDP_ACTIVATION_CHECKPOINTING": "true"},
+        "fsdp_activation_checkpointing is not supported",
+    ),
     "Megatron": ({"ACCELERATE_USE_MEGATRON_LM": "true"}, "Megatron-LM is not supported"),
+    "DeepSpeed": ({"ACCELERATE_USE_FSDP": None, "ACCELERATE_USE_DEEPSPEED": "true"}, "DeepSpeed is not supported"),
+    "parallelism": ({"ACCELERATE_USE_PARALLELISM_CONFIG": "true"}, "parallelism_config is not supported"),
 }
 
 
