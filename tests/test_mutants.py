@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import json
 import os
 from pathlib import Path
 
@@ -57,6 +58,15 @@ def test_a_seed_draws_lines_and_one_change_of_each() -> None:
     first, again, other = (mutants.sample(files, count=20, seed=seed) for seed in (1, 1, 2))
     assert first == again != other
     assert len({mutant.place for mutant in first}) == 20
+
+
+def test_every_explanation_is_of_a_change_that_may_be_drawn() -> None:
+    changes: set[str] = set()
+    for path in mutants.files_of(mutants.PATHS, "*.py"):
+        name, source = str(path.relative_to(mutants.REPOSITORY)), path.read_text(encoding="utf-8")
+        lines = source.splitlines()
+        changes |= {f"{name}: {lines[each.first - 1].strip()}: {each}" for each in mutants.mutants_of(name, source)}
+    assert json.loads(mutants.EXPLAINED.read_text(encoding="utf-8")).keys() - changes == set()
 
 
 @pytest.mark.slow
