@@ -70,6 +70,7 @@ def run_recipe(typed: Callable[..., tuple[int, str, str]]) -> Callable[..., tupl
 # A process of xdist takes a whole file at a time, in the order in which they come here: those that take long go first,
 # or one process would still be at them when the others are done. (Those above 15 seconds.)
 LONG = [
+    "test_compiling",
     "test_stops",
     "test_readme",
     "test_numbers_and_changes",
