@@ -1,6 +1,6 @@
 """What a run of recipes/pretrain.py would need, without training: memory, operations, time, disk.
 
-    python recipes/plan_run.py                                        # built-in text, tiny encoder, this machine
+    python recipes/plan_run.py                                        # built-in text, micro encoder, this machine
     python recipes/plan_run.py --data my_texts/ --size base --device H100 --batch_size 512
     python recipes/plan_run.py --size large --objective clm --device A100 --num_devices 8 --mfu 0.4
     python recipes/plan_run.py --data my_texts/ --memory_gb 8         # how many rows fit at once
