@@ -62,11 +62,13 @@ CLAIMS: dict[str, list[str]] = {
         "the same, 3,440 labels | {soup-tried[rows][2][without a model]} | {soup-tried[rows][2][first weights]} | "
         "{soup-tried[rows][2][mean of three runs]} |",
         "right, two random splits | {questions-tried[rows][12][exact match, today's rule]}, "
-        "{questions-tried[rows][14][exact match, today's rule]} | {questions-tried[rows][2][exact match, today's rule]}, "
+        "{questions-tried[rows][14][exact match, today's rule]} | "
+        "{questions-tried[rows][2][exact match, today's rule]}, "
         "{questions-tried[rows][4][exact match, today's rule]} | "
-        "{questions-tried[rows][1][exact match, today's rule]}, {questions-tried[rows][3][exact match, today's rule]} |",
-        "TF-IDF has {curve-tried[rows][2][TF-IDF]}, it is at {curve-tried[rows][2][steps of 20 minutes]} after the steps "
-        "of 20 minutes, {curve-tried[rows][2][steps of 60 minutes]} of an hour and "
+        "{questions-tried[rows][1][exact match, today's rule]}, "
+        "{questions-tried[rows][3][exact match, today's rule]} |",
+        "TF-IDF has {curve-tried[rows][2][TF-IDF]}, it is at {curve-tried[rows][2][steps of 20 minutes]} after the "
+        "steps of 20 minutes, {curve-tried[rows][2][steps of 60 minutes]} of an hour and "
         "{curve-tried[rows][2][steps of 150 minutes]} of 150 minutes (",
         "reciprocal rank | {search-tried[rows][0][MRR at 10]} | {search-tried[rows][5][with words: MRR at 10]} | "
         "{search-tried[rows][7][with words: MRR at 10]} |",
@@ -126,8 +128,8 @@ CLAIMS: dict[str, list[str]] = {
         "{transfer[models][runs/novels_20_minutes][0][gained][1]:.3f} on the 2,000 phrases after novels alone, and "
         "{transfer[models][runs/novels_and_task_texts][0][gained][0]:+.3f} ± "
         "{transfer[models][runs/novels_and_task_texts][0][gained][1]:.3f} with them",
-        "With AMX nearly the same command takes {transfer-twenty[pretraining][runs/novels_20_minutes][steps]:,} steps: such "
-        "an encoder had {transfer-twenty[models][runs/novels_20_minutes][2][pretrained][0]:.3f} ± "
+        "With AMX nearly the same command takes {transfer-twenty[pretraining][runs/novels_20_minutes][steps]:,} steps: "
+        "such an encoder had {transfer-twenty[models][runs/novels_20_minutes][2][pretrained][0]:.3f} ± "
         "{transfer-twenty[models][runs/novels_20_minutes][2][pretrained][1]:.3f} on 2,000 phrases and "
         "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][0]:.3f} ± "
         "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][1]:.3f} on all,",
@@ -141,7 +143,7 @@ CLAIMS: dict[str, list[str]] = {
         "{transfer-novels[models][runs/novels_alone][0][pretrained][1]:.3f} in the linear probe and "
         "{transfer-novels[models][runs/novels_alone][1][pretrained][0]:.3f} ± "
         "{transfer-novels[models][runs/novels_alone][1][pretrained][1]:.3f} on BLiMP",
-        "after six passes, with {babylm-gpu-tried[rows][5][blimp]}, and ends at {babylm-gpu-tried[rows][9][blimp]}, so",
+        "six passes, with {babylm-gpu-tried[rows][5][blimp]}, and ends at {babylm-gpu-tried[rows][9][blimp]}, so that",
     ],
 }
 FACTS: dict[str, list[str]] = {
