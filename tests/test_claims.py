@@ -128,7 +128,7 @@ CLAIMS: dict[str, list[str]] = {
         "{transfer[models][runs/novels_20_minutes][0][gained][1]:.3f} on the 2,000 phrases after novels alone, and "
         "{transfer[models][runs/novels_and_task_texts][0][gained][0]:+.3f} ± "
         "{transfer[models][runs/novels_and_task_texts][0][gained][1]:.3f} with them",
-        "With AMX nearly the same command takes {transfer-twenty[pretraining][runs/novels_20_minutes][steps]:,} steps: "
+        "AMX nearly the same command takes {transfer-twenty[pretraining][runs/novels_20_minutes][steps]:,} steps: "
         "such an encoder had {transfer-twenty[models][runs/novels_20_minutes][2][pretrained][0]:.3f} ± "
         "{transfer-twenty[models][runs/novels_20_minutes][2][pretrained][1]:.3f} on 2,000 phrases and "
         "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][0]:.3f} ± "
