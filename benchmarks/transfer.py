@@ -1,6 +1,6 @@
 """What pretraining pays: tasks from pretrained weights and from first ones, beside what needs no language model.
 
-    python benchmarks/transfer.py --models runs/model                                   # an encoder: half an hour
+    python benchmarks/transfer.py --models runs/model                                   # an encoder: 26 minutes
     python benchmarks/transfer.py --models runs/model runs/other --seeds 0,1,2          # first weights are shared
     python benchmarks/transfer.py --models runs/model --only sst2_100 wnut17 --steps 5  # a laptop, a minute
     python benchmarks/transfer.py --work_dir runs/sensor --only classification          # own_text.jsonl to pretrain on

@@ -102,7 +102,7 @@ CLAIMS: dict[str, list[str]] = {
         "was best in runs of one minute (",
         "one run has {soup-tried[rows][0][one run]} and {soup-tried[rows][2][one run]}.",
         "learned from these too has {soup-tried[rows][0][taught]}.",
-        "another encoder from {soup-tried[rows][4][mean of three runs]} to {soup-tried[rows][4][taught]} (",
+        "an older encoder from {soup-tried[rows][4][mean of three runs]} to {soup-tried[rows][4][taught]} (",
         "the model alone has {search-tried[rows][7][MRR at 10]} (",
         "an encoder that does has a held-out loss of {distillation-tried[rows][7][held-out loss]}, "
         "one that learns alone {distillation-tried[rows][6][held-out loss]}, and token frequencies "
