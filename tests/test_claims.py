@@ -135,6 +135,7 @@ CLAIMS: dict[str, list[str]] = {
         "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][1]:.3f} on all,",
         "without AMX ({transfer-twenty-avx512[pretraining][runs/novels_20_minutes][steps]:,} steps)",
         "It takes {transfer-twenty-avx512[core_minutes]} minutes of one core, on two cores half of them",
+        "the same encoder has {levers-tried[rows][7][accuracy]} on the 2,000 phrases",
         "promises {babylm[promised][blimp]:.3f} after all ten passes",
         "is that of GPT-BERT, {babylm[record]:.4f}.",
         "is at {gpu-model-tried[rows][0][accuracy]} on the 2,000 phrases, and at {gpu-model-tried[rows][1][accuracy]} "
@@ -213,6 +214,7 @@ FACTS: dict[str, list[str]] = {
         "as one core did in 100 minutes",
         "Embeddings learn at 0.3 of the rate",
         "also after the steps of 150 minutes",
+        "after as many steps as five minutes make",
         "Only after the steps of 150 minutes, without AMX",
         "to reach after 20 minutes of pretraining on two cores",
         "leaves out that of the held-out rows (0.015 of 872)",
