@@ -50,7 +50,7 @@ PEERS: dict[str, tuple[Contender, dict[str, Any]]] = {
     "gpt2": (SIDE_BY_SIDE["gpt2_compiled"], {**TUNED, "beta2": 0.95}),
     "qwen3_muon": (SIDE_BY_SIDE["qwen3_compiled"], {**TUNED, **MUON, "beta2": 0.95}),
 }
-"""Models of transformers and their settings; of nanochat and modded-nanogpt is only that Muon works beside AdamW."""
+"""Models of transformers and their settings; all they share with nanochat and modded-nanogpt is Muon."""
 SEARCHED = tuple(name for name, value in ENCODER.items() if isinstance(value, tuple))
 WARM_UP = 4  # batches before the clock starts, for compiling; each has another number of targets
 WIDTH, LAYERS, HEADS, TUNING_ROWS = 256, 6, 4, 512

@@ -100,7 +100,7 @@ class TrainingArguments(Arguments):
     max_epochs: float | None = _length(
         None,
         "Stop after this many epochs. Default without another limit: 3; of few rows as many as make 3,000 examples, "
-        "or 25,000 for questions and for texts from texts, but at most 30.",
+        "or 25,000 for question answering and seq2seq, but at most 30.",
     )
     batch_size: Numbers = _optimizer(
         Numbers(64),
