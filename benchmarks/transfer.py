@@ -274,10 +274,11 @@ class Pretrained:
         """How it was pretrained, as far as its folder tells."""
         files = [path for name in ("run", "results") if (path := self.folder / f"{name}.json").is_file()]
         facts: dict[str, Any] = {key: value for path in files for key, value in json.loads(path.read_text()).items()}
-        facts |= {name: " ".join(Path(path).name for path in facts.get(name) or ()) for name in ("data", "for_file")}
+        names = {name: [Path(path).name for path in facts.get(name) or ()] for name in ("data", "for_file")}
+        facts |= {name: " ".join(them) if len(them) < 9 else f"{len(them)} files" for name, them in names.items()}
         facts["for_share"] = facts["for_file"] and facts.get("for_share")
-        names = "objective data for_file for_share steps train_tokens teacher_seconds train_seconds eval_loss"
-        return {name: facts[name] for name in names.split() if facts.get(name)}
+        told = "objective data for_file for_share steps train_tokens teacher_seconds train_seconds eval_loss"
+        return {name: facts[name] for name in told.split() if facts.get(name)}
 
     def first(self, work: Path, seed: int) -> Path:
         """The folder of first weights, which folders of the same architecture and tokenizer share."""

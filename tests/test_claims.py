@@ -73,26 +73,26 @@ CLAIMS: dict[str, list[str]] = {
         "reciprocal rank | {search-tried[rows][0][MRR at 10]} | {search-tried[rows][5][with words: MRR at 10]} | "
         "{search-tried[rows][7][with words: MRR at 10]} |",
         "and then, from {demo-labels-tried[rows][0][labels]} labelled docstrings of that text, which of eight",
-        "messages: F1 | {transfer-twenty-avx512[models][runs/novels_20_minutes][7][words]:.3f} | "
-        "{transfer-twenty-avx512[models][runs/novels_20_minutes][7][first_weights][0]:.3f} ± "
-        "{transfer-twenty-avx512[models][runs/novels_20_minutes][7][first_weights][1]:.3f} | "
-        "{transfer-twenty-avx512[models][runs/novels_20_minutes][7][pretrained][0]:.3f} ± "
-        "{transfer-twenty-avx512[models][runs/novels_20_minutes][7][pretrained][1]:.3f} |",
-        "(SQuAD): F1 | {transfer-twenty-avx512[models][runs/novels_20_minutes][4][words]:.3f} | "
-        "{transfer-twenty-avx512[models][runs/novels_20_minutes][4][first_weights][0]:.3f} ± "
-        "{transfer-twenty-avx512[models][runs/novels_20_minutes][4][first_weights][1]:.3f} | "
-        "{transfer-twenty-avx512[models][runs/novels_20_minutes][4][pretrained][0]:.3f} ± "
-        "{transfer-twenty-avx512[models][runs/novels_20_minutes][4][pretrained][1]:.3f} |",
-        "2,000 labels: accuracy | {transfer-twenty-avx512[models][runs/novels_20_minutes][2][words]:.3f} | "
-        "{transfer-twenty-avx512[models][runs/novels_20_minutes][2][first_weights][0]:.3f} ± "
-        "{transfer-twenty-avx512[models][runs/novels_20_minutes][2][first_weights][1]:.3f} | "
-        "{transfer-twenty-avx512[models][runs/novels_20_minutes][2][pretrained][0]:.3f} ± "
-        "{transfer-twenty-avx512[models][runs/novels_20_minutes][2][pretrained][1]:.3f} |",
-        "the same, all labels | {transfer-twenty-avx512[models][runs/novels_20_minutes][3][words]:.3f} | "
-        "{transfer-twenty-avx512[models][runs/novels_20_minutes][3][first_weights][0]:.3f} ± "
-        "{transfer-twenty-avx512[models][runs/novels_20_minutes][3][first_weights][1]:.3f} | "
-        "{transfer-twenty-avx512[models][runs/novels_20_minutes][3][pretrained][0]:.3f} ± "
-        "{transfer-twenty-avx512[models][runs/novels_20_minutes][3][pretrained][1]:.3f} |",
+        "messages: F1 | {transfer-curve[models][runs/novels_20_minutes][7][words]:.3f} | "
+        "{transfer-curve[models][runs/novels_20_minutes][7][first_weights][0]:.3f} ± "
+        "{transfer-curve[models][runs/novels_20_minutes][7][first_weights][1]:.3f} | "
+        "{transfer-curve[models][runs/novels_20_minutes][7][pretrained][0]:.3f} ± "
+        "{transfer-curve[models][runs/novels_20_minutes][7][pretrained][1]:.3f} |",
+        "(SQuAD): F1 | {transfer-curve[models][runs/novels_20_minutes][4][words]:.3f} | "
+        "{transfer-curve[models][runs/novels_20_minutes][4][first_weights][0]:.3f} ± "
+        "{transfer-curve[models][runs/novels_20_minutes][4][first_weights][1]:.3f} | "
+        "{transfer-curve[models][runs/novels_20_minutes][4][pretrained][0]:.3f} ± "
+        "{transfer-curve[models][runs/novels_20_minutes][4][pretrained][1]:.3f} |",
+        "2,000 labels: accuracy | {transfer-curve[models][runs/novels_20_minutes][2][words]:.3f} | "
+        "{transfer-curve[models][runs/novels_20_minutes][2][first_weights][0]:.3f} ± "
+        "{transfer-curve[models][runs/novels_20_minutes][2][first_weights][1]:.3f} | "
+        "{transfer-curve[models][runs/novels_20_minutes][2][pretrained][0]:.3f} ± "
+        "{transfer-curve[models][runs/novels_20_minutes][2][pretrained][1]:.3f} |",
+        "the same, all labels | {transfer-curve[models][runs/novels_20_minutes][3][words]:.3f} | "
+        "{transfer-curve[models][runs/novels_20_minutes][3][first_weights][0]:.3f} ± "
+        "{transfer-curve[models][runs/novels_20_minutes][3][first_weights][1]:.3f} | "
+        "{transfer-curve[models][runs/novels_20_minutes][3][pretrained][0]:.3f} ± "
+        "{transfer-curve[models][runs/novels_20_minutes][3][pretrained][1]:.3f} |",
         "(Multi30k): BLEU | {transfer-translation[models][runs/novels_denoising][0][guess]:.3f} | "
         "{transfer-translation[models][runs/novels_denoising][0][first_weights][0]:.3f} | "
         "{transfer-translation[models][runs/novels_denoising][0][pretrained][0]:.3f} |",
@@ -133,8 +133,8 @@ CLAIMS: dict[str, list[str]] = {
         "{transfer-twenty[models][runs/novels_20_minutes][2][pretrained][1]:.3f} on 2,000 phrases and "
         "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][0]:.3f} ± "
         "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][1]:.3f} on all,",
-        "without AMX ({transfer-twenty-avx512[pretraining][runs/novels_20_minutes][steps]:,} steps)",
-        "It takes {transfer-twenty-avx512[core_minutes]} minutes of one core, on two cores half of them",
+        "without AMX ({transfer-curve[pretraining][runs/novels_20_minutes][steps]:,} steps)",
+        "It takes {transfer-curve[core_minutes]} minutes of one core, on two cores half of them",
         "the same encoder has {levers-tried[rows][7][accuracy]} on the 2,000 phrases",
         "promises {babylm[promised][blimp]:.3f} after all ten passes",
         "is that of GPT-BERT, {babylm[record]:.4f}.",
