@@ -362,4 +362,4 @@ class QuestionPredictor(Predictor):
             how = {"max_answer_length": self.longest, "num_best": QuestionAnswering.num_best}
             found += read_windows(self.model, batch, windows, **how)
         for answer in best_answers(found, questions, threshold=self.settings.get("threshold")):
-            yield {**answer, "probability": round(answer["probability"], 6)}
+            yield {name: answer[name] for name in self.columns} | {"probability": round(answer["probability"], 6)}

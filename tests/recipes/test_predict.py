@@ -148,6 +148,8 @@ def test_questions_of_flat_rows_and_of_squad(folder_of, run_recipe, tmp_path) ->
     for name in ("squad", "flat"):
         found = read_rows(tmp_path / f"{name}.jsonl")
         for row, wanted in zip(found, expected, strict=True):
+            own = {"question", "context"} | ({"id"} if name == "squad" else set())
+            assert row.keys() == own | {"prediction", "probability", "start", "end"} and row.get("id", "x") == "x"
             places = ("start", "end", "prediction")
             assert [row[place] for place in places] == [wanted[place] for place in places]
             assert row["context"][row["start"] : row["end"]] == row["prediction"] != ""
