@@ -71,7 +71,7 @@ def _write_all(task: "Task", results: Mapping[str, float], folder: Path) -> list
     pictures: list[str] = []
     for heading, shown in tables.items():
         lines += [f"## {heading}", ""]
-        lines += [*text, ""] if (text := shown.text()) else []
+        lines += [] if isinstance(shown, Points) else [*shown.text(), ""]
         if not isinstance(shown, Table):
             draw(shown, heading=heading, path=folder / shown.picture)
             pictures.append(shown.picture)
@@ -215,17 +215,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Predicted numbers over the right ones."""
+    """Predicted numbers over the right ones, which only a picture shows."""
 
     gold: Sequence[float]
     predicted: Sequence[float]
     scales: tuple[str, str] | None = None
     """What both measure, where they have no scale in common and only their order is compared: a score, a cosine."""
     picture: ClassVar[str] = "scatter.png"
-
-    def text(self) -> list[str]:
-        """Nothing: the picture says it."""
-        return []
 
     def draw(self, axes: Any) -> None:
         """A point for each example, and the line on which all would be right; none where two scales are compared."""
