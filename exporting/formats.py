@@ -202,7 +202,8 @@ def make_batches(texts: Sequence[str], *, model: Any, tokenizer: Any) -> list[di
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     length = min(LONGEST_TEXT, longest_input(config=model.config, tokenizer=tokenizer) or LONGEST_TEXT)
-    names = ("input_ids", "attention_mask", *(["token_type_ids"] if "token_type_ids" in _inputs(model) else []))
+    takes = inspect.signature(model.forward).parameters
+    names = ("input_ids", "attention_mask", *(["token_type_ids"] if "token_type_ids" in takes else []))
     batches = []
     for start in range(0, len(texts), BATCH_SIZE):
         # The last texts of a batch are cut shorter, so that there is padding, and batches have shapes of their own.
@@ -211,14 +212,10 @@ def make_batches(texts: Sequence[str], *, model: Any, tokenizer: Any) -> list[di
         batch = {name: encoded[name] for name in names if name in encoded}
         if "MultipleChoice" in type(model).__name__:
             batch = {name: torch.stack([tensor, tensor.flip(0)], dim=1) for name, tensor in batch.items()}
-        if model.config.is_encoder_decoder and "decoder_input_ids" in _inputs(model):
+        if model.config.is_encoder_decoder and "decoder_input_ids" in takes:
             batch["decoder_input_ids"] = batch["input_ids"].flip(0)[:, : max(2, length // 2)]
         batches.append(batch)
     return batches
-
-
-def _inputs(model: Any) -> Iterable[str]:
-    return inspect.signature(model.forward).parameters
 
 
 @torch.no_grad()
