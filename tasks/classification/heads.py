@@ -112,9 +112,10 @@ class SingleLabel(_Head):
         """What of each example [batch] is shown in the course of training."""
         return {"accuracy": logits.argmax(dim=-1) == targets}
 
-    def records(self, logits: Tensor) -> list[Record]:
-        sure, best = (values.tolist() for values in logits.softmax(dim=-1).max(dim=-1))
-        return [{"prediction": label, "probability": chance} for label, chance in zip(best, sure, strict=True)]
+    def predictions(self, logits: Tensor) -> dict[str, Any]:
+        """What records say of each example: the likeliest label, and its probability."""
+        sure, best = logits.softmax(dim=-1).max(dim=-1)
+        return {"prediction": best, "probability": sure}
 
     def baseline(self, train: Sequence[int], held_out: Sequence[int]) -> dict[str, float]:
         """Always the most frequent training label; its loss: always the training frequencies (plus 1)."""
@@ -205,17 +206,15 @@ class SeveralLabels(_Head):
     def right(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         return {"subset_accuracy": ((logits > 0) == (targets > 0.5)).all(dim=-1)}
 
-    def records(self, logits: Tensor) -> list[Record]:
+    def predictions(self, logits: Tensor) -> dict[str, Any]:
         """The labels, the probability of every label there is, and of the set as a whole (see the note above)."""
         probabilities = logits.sigmoid()
         chosen = probabilities > self.threshold
-        whole = torch.where(chosen, probabilities, 1 - probabilities).prod(dim=-1)
-        found = []
-        for row, mine, sure in zip(probabilities.tolist(), chosen.tolist(), whole.tolist(), strict=True):
-            prediction = [number for number, on in enumerate(mine) if on]
-            each = [round(probability, 6) for probability in row]
-            found.append({"prediction": prediction, "probabilities": each, "probability": sure})
-        return found
+        return {
+            "prediction": [[number for number, on in enumerate(row) if on] for row in chosen.tolist()],
+            "probabilities": [[round(probability, 6) for probability in row] for row in probabilities.tolist()],
+            "probability": torch.where(chosen, probabilities, 1 - probabilities).prod(dim=-1),
+        }
 
     def _multi_hot(self, targets: Sequence[Sequence[int]]) -> np.ndarray:
         return MultiLabelBinarizer(classes=range(len(self.names))).fit_transform(targets)
@@ -295,8 +294,8 @@ class Number(_Head):
     def right(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         return {"mean_absolute_error": (logits.squeeze(-1) - targets).abs()}
 
-    def records(self, logits: Tensor) -> list[Record]:
-        return [{"prediction": value} for value in logits.squeeze(-1).tolist()]
+    def predictions(self, logits: Tensor) -> dict[str, Any]:
+        return {"prediction": logits.squeeze(-1)}
 
     def metrics(self, predictions: Sequence[float], references: Sequence[float]) -> dict[str, float]:
         off = float(mean_absolute_error(references, predictions))

@@ -188,8 +188,8 @@ class Classification(Task):
         """One record an example: row, label, the loss without weights, and the prediction with its probability."""
         logits = model(**model_inputs(batch)).logits.float()
         losses = self.head.losses(logits, batch["labels"])
-        found = zip(records(row=batch["row"], loss=losses), self.head.records(logits), strict=True)
-        return [{**one, "label": self._eval_targets[one["row"]], **guess} for one, guess in found]
+        labels = [self._eval_targets[row] for row in batch["row"].tolist()]
+        return records(row=batch["row"], loss=losses, label=labels, **self.head.predictions(logits))
 
     def scores(self) -> dict[str, float]:
         """One label: accuracy, F1, Matthews; several: F1 and subset accuracy; numbers: Pearson, Spearman, distance."""
