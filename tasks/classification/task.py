@@ -173,8 +173,7 @@ class Classification(Task):
     def collate(self, examples: list[Inputs]) -> Batch:
         """Inputs padded to the longest [batch, length], `labels` [batch] or [batch, labels], and `row` [batch]."""
         batch = pad_inputs(examples=examples, tokenizer=self.tokenizer)
-        if "labels" in examples[0]:
-            batch["labels"] = self.head.tensor([example["labels"] for example in examples])
+        batch["labels"] = self.head.tensor([example["labels"] for example in examples])
         return batch | stacked(examples, "row")
 
     def loss(self, model: nn.Module, batch: Batch, num_targets: Batch) -> tuple[Tensor, Batch]:
