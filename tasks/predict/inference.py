@@ -21,8 +21,6 @@ from lacuna.tasks.question_answering.task import QuestionPredictor
 from lacuna.tasks.sequence_to_sequence.task import WritingPredictor
 from lacuna.tasks.token_classification.task import TagPredictor
 
-SETTINGS = "task.json"
-
 PREDICTORS: dict[str, type[Predictor]] = {
     "classification": ClassificationPredictor,
     "question_answering": QuestionPredictor,
@@ -42,7 +40,7 @@ HEADS |= {"LMHeadModel": "text_generation"}
 
 def read_settings(model: str, *, revision: str | None = None) -> dict[str, Any]:
     """What `task.json` beside a model says; InputError where it cannot be read or names no known task."""
-    path = file_of(model, SETTINGS, revision=revision)
+    path = file_of(model, "task.json", revision=revision)
     if path is None:
         return {}
     try:
