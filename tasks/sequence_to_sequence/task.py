@@ -333,12 +333,9 @@ class SequenceToSequence(Task):
 
     def scores(self) -> dict[str, float]:
         """BLEU, chrF and ROUGE from 0 to 100, and the share of texts that came to an end."""
-        ended = sum(record["ended"] for record in self.records) / max(len(self.records), 1)
-        return {**self._scores(self.records), "ended": ended}
-
-    def _scores(self, found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        references = [self._eval_pairs[each["row"]].target for each in found]
-        return generation([each["prediction"] for each in found], references)
+        references = [self._eval_pairs[record["row"]].target for record in self.records]
+        found = generation([record["prediction"] for record in self.records], references)
+        return {**found, "ended": sum(record["ended"] for record in self.records) / max(len(self.records), 1)}
 
     def baseline(self) -> dict[str, float]:
         """The source itself as the text; the loss: the tokens' frequencies in the training targets (plus 1)."""
@@ -346,8 +343,8 @@ class SequenceToSequence(Task):
         total = math.log(sum(counts.values()) + len(self.tokenizer))
         wanted = [int(token) for item in self._eval for token in item["labels"] if token != IGNORED]
         loss = float(np.mean([total - math.log(counts[token] + 1) for token in wanted]))
-        copies = [{"row": row, "prediction": pair.source} for row, pair in enumerate(self._eval_pairs)]
-        return {"loss": loss, **self._scores(copies)}
+        sources, targets, _ = zip(*self._eval_pairs, strict=True)
+        return {"loss": loss, **generation(sources, targets)}
 
     # For people
 
