@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,7 @@ def _whole_lines(content: bytes) -> list[dict[str, Any]]:
     return found
 
 
+@dataclass(kw_only=True)
 class Trackers:
     """Hands numbers to each requested tracker; made by the main process only, after an `Accelerator`.
 
@@ -95,42 +97,31 @@ class Trackers:
     the others.
     """
 
-    def __init__(
-        self,
-        *,
-        names: Sequence[str],
-        project: str,
-        config: dict[str, Any],
-        output_dir: Path,
-        first_step: int = 0,
-        warn: Callable[[str], None] = lambda text: tqdm.write(text, file=sys.stderr),
-    ) -> None:
-        """
-        Args:
-            names: of `TRACKERS`, or registered by `accelerate.tracking.register_tracker_class`.
-            project: the name that Weights & Biases and trackio collect runs under.
-            config: the resolved options of the run; see `presentable`.
-            output_dir: its last part is the run's name; TensorBoard's files go to its folder `tensorboard`.
-            first_step: optimizer steps done before a resume; TensorBoard forgets what was logged later.
-            warn: what to do with a sentence about a tracker that is left out.
-        """
+    names: Sequence[str]  # of `TRACKERS`, or registered by `accelerate.tracking.register_tracker_class`
+    project: str  # the name that Weights & Biases and trackio collect runs under
+    config: dict[str, Any]  # the resolved options of the run; see `presentable`
+    output_dir: Path  # its last part is the run's name; TensorBoard's files go to its folder `tensorboard`
+    first_step: int = 0  # optimizer steps done before a resume; TensorBoard forgets what was logged later
+    warn: Callable[[str], None] = lambda text: tqdm.write(text, file=sys.stderr)
+    """What to do with a sentence about a tracker that is left out."""
+
+    def __post_init__(self) -> None:
         from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
-        run, folder = output_dir.resolve().name, str(output_dir)
-        purge = {"purge_step": first_step + 1} if first_step else {}
+        run, folder = self.output_dir.resolve().name, str(self.output_dir)
+        purge = {"purge_step": self.first_step + 1} if self.first_step else {}
         options: dict[str, dict[str, Any]] = {
             "tensorboard": {"run_name": "tensorboard", "logging_dir": folder, **purge},
             "wandb": {"name": run, "group": run, "dir": folder},
             "trackio": {"name": run, "group": run},
         }
-        self._warn = warn
         self.running: dict[str, Any] = {}
         """Those that work, by name."""
-        for name in dict.fromkeys(names):
+        for name in dict.fromkeys(self.names):
             with self._left_out_if_it_fails(name, "start"):
-                tracker = LOGGER_TYPE_TO_CLASS[name](**{"run_name": project, **options.get(name, {})})
+                tracker = LOGGER_TYPE_TO_CLASS[name](**{"run_name": self.project, **options.get(name, {})})
                 tracker.start()
-                tracker.store_init_configuration(presentable(config))
+                tracker.store_init_configuration(presentable(self.config))
                 self.running[name] = tracker
 
     def log(self, values: dict[str, Any], *, step: int) -> None:
@@ -161,7 +152,7 @@ class Trackers:
             missing = f'it is not installed (pip install -e ".[{name}]")'
             reason = missing if isinstance(error, ImportError) else f"it failed to {what}"
             detail = " ".join(_cleaned(f"{type(error).__name__}: {error}").split())[:300]
-            self._warn(f"warning: --report_to {name} is left out, {reason}: {detail}; training continues")
+            self.warn(f"warning: --report_to {name} is left out, {reason}: {detail}; training continues")
 
 
 def presentable(config: dict[str, Any]) -> dict[str, bool | int | float | str]:
