@@ -175,6 +175,7 @@ def _cleaned(value: Any) -> str:
     return text
 
 
+@dataclass(kw_only=True)
 class RunLog:
     """Shows a run and records it; on processes other than the main one it does nothing.
 
@@ -182,33 +183,26 @@ class RunLog:
     else was printed. What cannot be written, drawn or sent is a warning and never stops the run.
     """
 
-    def __init__(
-        self,
-        *,
-        output_dir: Path,
-        enabled: bool,
-        first_step: int,
-        done: float,
-        title: str = "",
-        metric: str = "",
-        trackers: Trackers | None = None,
-    ) -> None:
-        """Open the log of a run that has made `first_step` optimizer steps and is `done` to a share of 0 to 1.
+    output_dir: Path
+    enabled: bool  # on the main process
+    first_step: int  # optimizer steps that the run has made when the log is opened
+    done: float  # the share of the run that is done, 0 to 1
+    title: str = ""  # of curves.png
+    metric: str = ""  # what is drawn there first
+    trackers: Trackers | None = None
 
-        It is `enabled` on the main process; `title` is that of curves.png, and `metric` what is drawn there first.
-        """
-        self.output_dir, self.enabled, self.trackers = output_dir, enabled, trackers
-        self._drawn: dict[str, Any] = {"path": output_dir / "curves.png", "title": title, "metric": metric}
+    def __post_init__(self) -> None:
+        self._results: dict[str, Any] = {}
         self._failing = self._curves_failed = self.on_terminal = False
-        self._step: int | None = first_step or None
-        self._done, self._timed_from = done, (0.0, 0.0)
+        self._step: int | None = self.first_step or None
+        self._timed_from = (0.0, 0.0)
         self._curves_wait_until = time.monotonic() + 20.0  # a short run is drawn once, at its end
         self._printed = time.monotonic()
         with contextlib.suppress(AttributeError, ValueError, OSError):
-            self.on_terminal = enabled and (_IN_NOTEBOOK or sys.stderr.isatty())
+            self.on_terminal = self.enabled and (_IN_NOTEBOOK or sys.stderr.isatty())
         self._bar = tqdm(
             total=1.0,
-            initial=done,
+            initial=self.done,
             file=sys.stderr,
             disable=not self.on_terminal,
             dynamic_ncols=True,
@@ -216,7 +210,7 @@ class RunLog:
             miniters=0,
             bar_format="{percentage:3.0f}%|{bar:10}| {desc}",
         )
-        self._lines = Lines(output_dir / "metrics.jsonl", first_step=first_step if enabled else 0)
+        self._lines = Lines(self.output_dir / "metrics.jsonl", first_step=self.first_step if self.enabled else 0)
         self._append()
         self._newest = next((line for line in reversed(self.records) if "loss" in line), dict[str, Any]())
         self._show()
@@ -255,10 +249,10 @@ class RunLog:
 
     def advance(self, done: float, *, step: int | None = None) -> None:
         """Move to a share of the run, 0 to 1, and to an optimizer step, by default the last recorded one."""
-        self._done = max(self._done, min(done, 1.0))
+        self.done = max(self.done, min(done, 1.0))
         self._step = self._step if step is None else step
         if not self._timed_from[0]:  # after the first step, which takes longer than others
-            self._timed_from = (time.monotonic(), self._done)
+            self._timed_from = (time.monotonic(), self.done)
         self._show()
 
     def record(self, values: dict[str, Any]) -> None:
@@ -280,8 +274,8 @@ class RunLog:
             self.record(values)
         state = ""
         if not self.on_terminal and self._newest:  # a person at a terminal has these on the progress line
-            left = f", {self._left()} left" if self._left() and self._done < 1 else ""
-            state = f"  ({self._done:.0%}, train loss {self._newest['loss']:.3f}{left})"
+            left = f", {self._left()} left" if self._left() and self.done < 1 else ""
+            state = f"  ({self.done:.0%}, train loss {self._newest['loss']:.3f}{left})"
         found = {name.removeprefix("eval_"): value for name, value in values.items() if name.startswith("eval_")}
         shown = "  ".join(f"{name} {short(value)}" for name, value in found.items())
         self.say(f"step {values['step']:>6,}  {shown}{state}")
@@ -290,7 +284,7 @@ class RunLog:
     def finish(self, results: dict[str, float]) -> None:
         """Write results.json and close the progress line; StorageError where it cannot be written."""
         self.close()
-        self._drawn["results"] = results
+        self._results = results
         self._draw_curves(force=True)
         if self.enabled:
             write_text(self.output_dir / "results.json", json.dumps(results, indent=2) + "\n")
@@ -320,19 +314,19 @@ class RunLog:
     def _left(self) -> str | None:
         """How long the run still takes at its speed so far; None while that is not known."""
         started, before = self._timed_from
-        if self._done <= before:
+        if self.done <= before:
             return None
-        return tqdm.format_interval((time.monotonic() - started) * (1.0 - self._done) / (self._done - before))
+        return tqdm.format_interval((time.monotonic() - started) * (1.0 - self.done) / (self.done - before))
 
     def _show(self) -> None:
         """The progress line; without a terminal a line a minute if nothing else was printed."""
         if not self.on_terminal:
             if time.monotonic() - self._printed >= _SIGN_OF_LIFE_SECONDS:
-                self.say("  ".join([f"{self._done:.0%}", *self._parts()]))
+                self.say("  ".join([f"{self.done:.0%}", *self._parts()]))
             return
         with contextlib.suppress(OSError, ValueError):
             self._bar.set_description_str("  ".join(self._parts()), refresh=False)
-            self._bar.update(self._done - self._bar.n)
+            self._bar.update(self.done - self._bar.n)
 
     def _parts(self) -> list[str]:
         """What the progress line says, the most important first."""
@@ -355,7 +349,8 @@ class RunLog:
         if not self.enabled or (started < self._curves_wait_until and not force):
             return
         try:
-            draw_curves(records=self.records, **self._drawn)
+            shown: dict[str, Any] = {"title": self.title, "metric": self.metric, "results": self._results}
+            draw_curves(records=self.records, path=self.output_dir / "curves.png", **shown)
         except Exception as error:
             if not self._curves_failed:
                 cause = f"{type(error).__name__}: {error}"
