@@ -130,22 +130,19 @@ def save_final(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@dataclass(kw_only=True)
 class Saver:
     """Writes the checkpoints of a run, one after the other, while training continues."""
 
-    def __init__(
-        self,
-        *,
-        output_dir: Path,
-        model: nn.Module,
-        tokenizer: Any,
-        keep: int,
-        greater_is_better: bool,
-        native: bool = False,
-    ) -> None:
-        self.folder = output_dir / "checkpoints"
-        self.model, self.tokenizer, self.native, self.keep = model, tokenizer, native, keep
-        self.greater_is_better = greater_is_better
+    output_dir: Path
+    model: nn.Module
+    tokenizer: Any
+    keep: int
+    greater_is_better: bool
+    native: bool = False
+
+    def __post_init__(self) -> None:
+        self.folder = self.output_dir / "checkpoints"
         self.failures = 0  # checkpoints in a row that could not be written
         self.held: set[Path] = set()  # those that stay while they are pushed, whatever their age
         self._newest: Path | None = None
