@@ -83,15 +83,11 @@ def native_form(model: nn.Module, save_as: str) -> tuple[nn.Module | None, str]:
     return native, f"the model is saved as a {type(native).__name__} of transformers, without code{lost * is_less}"
 
 
-def save_model(
-    *, model: nn.Module, tokenizer: Any, card: str, folder: Path, native: bool, weights: Tensors | None = None
-) -> None:
-    """Write a folder that `from_pretrained` loads, of these weights or the model's own.
-
-    `native`: as the model of transformers that computes the same.
-    """
+def save_model(model: nn.Module, tokenizer: Any, card: str, folder: Path, *, native: bool, weights: Tensors) -> None:
+    """Write a folder that `from_pretrained` loads, of these weights; `native`: as the model of transformers that
+    computes the same."""
     if native:
-        model.to_native(weights=model.state_dict() if weights is None else weights).save_pretrained(folder)
+        model.to_native(weights=weights).save_pretrained(folder)
         add_old_keys(folder / "config.json")
     else:
         model.save_pretrained(folder, state_dict=weights)
@@ -122,8 +118,7 @@ def save_final(
     try:
         with storage_errors(f"cannot write the model to {output_dir}"):
             shutil.rmtree(temporary, ignore_errors=True)
-            parts: dict[str, Any] = {"model": model, "tokenizer": tokenizer, "card": card, "weights": weights}
-            save_model(**parts, folder=temporary, native=native)
+            save_model(model, tokenizer, card, temporary, native=native, weights=weights)
             for path in sorted(temporary.iterdir()):
                 path.replace(output_dir / path.name)
     finally:
@@ -204,8 +199,8 @@ class Saver:
         """Write to a temporary folder, list every file with size and SHA-256, rename, mark as whole, verify."""
         self._check_space(snapshot)
         (temporary / STATE).mkdir(parents=True)
-        parts: dict[str, Any] = {"model": self.model, "tokenizer": self.tokenizer, "card": snapshot.card}
-        save_model(**parts, folder=temporary, native=self.native, weights=dict(snapshot.weights))
+        weights = dict(snapshot.weights)
+        save_model(self.model, self.tokenizer, snapshot.card, temporary, native=self.native, weights=weights)
         for name in ("optimizer", "average", "learned"):
             if (tensors := getattr(snapshot, name)) or name == "optimizer":
                 save_file(tensors, temporary / STATE / f"{name}.safetensors")
