@@ -181,11 +181,9 @@ def resume(
     changed += _changes(progress.options, fresh.options)
     renewed = {change["option"] for change in changed} & {"optimizer", "average"}
     try:
-        if adapter is None:
-            fsdp.load_model_state(model, load_state(checkpoint, "learned") or load_weights(checkpoint))
-        else:
-            learned = load_state(checkpoint, "learned")
-            fsdp.load_model_state(model, learned, names=adapter.learned(model.state_dict()).keys())
+        weights = load_state(checkpoint, "learned") or load_weights(checkpoint)
+        names = None if adapter is None else adapter.learned(model.state_dict()).keys()
+        fsdp.load_model_state(model, weights, names=names)
         state = {} if "optimizer" in renewed else load_state(checkpoint, "optimizer")
         fsdp.load_optimizer_state(model, optimizers, state)
     except (KeyError, ValueError) as error:
