@@ -28,7 +28,7 @@ class Average:
 
     is_evaluated = True  # whether evaluations in the course of the run are of these weights
 
-    def __init__(self, model: nn.Module, *, decay: float) -> None:
+    def __init__(self, model: nn.Module, *, decay: float = 0.0) -> None:
         """The model is bare, and sharded already. With each step what was before counts `decay` times as much."""
         self._decay, self._like = decay, _trained(model)
         self._updates = 0
@@ -83,9 +83,6 @@ class Best(Average):
     """The trained weights as they were at the best evaluation so far; steps leave them as they are."""
 
     is_evaluated = False
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model, decay=0.0)
 
     def update(self, model: nn.Module) -> None:
         """Only `keep` takes weights in."""
