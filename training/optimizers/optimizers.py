@@ -135,7 +135,7 @@ class BankedMuon(torch.optim.Muon):
     """
 
     def __init__(self, params: Any, **options: Any) -> None:
-        super().__init__(params, adjust_lr_fn="match_rms_adamw", **options)
+        super().__init__(params, adjust_lr_fn="match_rms_adamw", nesterov=True, **options)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
@@ -157,11 +157,10 @@ class BankedMuon(torch.optim.Muon):
                 self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
         averages = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
         torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
-        updates = averages
-        if group["nesterov"]:  # in place: torch 2.11 cannot make new shards of it
-            torch._foreach_lerp_(updates := gradients, averages, group["momentum"])
+        # Nesterov's momentum, in place: torch 2.11 cannot make new shards of it.
+        torch._foreach_lerp_(gradients, averages, group["momentum"])
         options = {"coefficients": group["ns_coefficients"], "steps": group["ns_steps"], "eps": group["eps"]}
-        updates = on_whole_matrices(partial(orthogonalized, **options), updates)
+        updates = on_whole_matrices(partial(orthogonalized, **options), gradients)
         rate = group["lr"] * 0.2 * math.sqrt(max(matrices[0].shape))
         torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
         torch._foreach_add_(matrices, updates, alpha=-rate)
