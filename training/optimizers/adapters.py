@@ -159,7 +159,7 @@ def _heads(model: nn.Module) -> Iterator[str]:
     found: list[str] = []
     for name, module in model.named_modules():
         weights = [id(weight) for weight in module.parameters()]
-        is_output = output is not None and any(part is output for part in module.modules())
+        is_output = any(part is output for part in module.modules())
         if not weights or is_output or not head.issuperset(weights) or name.startswith(tuple(found)):
             continue
         found.append(f"{name}.")

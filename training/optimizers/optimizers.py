@@ -211,9 +211,8 @@ def muon(model: nn.Module, arguments: "TrainingArguments") -> list[torch.optim.O
     learning rate serves both; AdamW trains the embeddings, the output layer, norms and biases.
     """
     matrices, rest = split_parameters(model)
-    output = output_layer(model)
-    last = id(output.weight) if output is not None else 0
-    hidden = [each for each in matrices if each.ndim == 2 and min(each.shape) >= SMALLEST_MATRIX and id(each) != last]
+    last = getattr(output_layer(model), "weight", None)
+    hidden = [each for each in matrices if each.ndim == 2 and min(each.shape) >= SMALLEST_MATRIX and each is not last]
     chosen = {id(matrix) for matrix in hidden}
     others = [matrix for matrix in matrices if id(matrix) not in chosen]
     optimizers = [_adamw(model, others, rest, arguments)] if others or rest else []
