@@ -20,7 +20,6 @@ from lacuna.corpus import read_labelled, read_parallel
 from lacuna.modeling import as_ours
 from lacuna.tasks.base.fine_tuning import fine_tune_task
 from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence, SequenceToSequenceArguments
-from lacuna.training import FineTuningArguments, ModelArguments
 
 
 def read(file: str, target_file: str | None = None, **reading: Any) -> list[Any]:
@@ -32,7 +31,7 @@ def read(file: str, target_file: str | None = None, **reading: Any) -> list[Any]
 
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, fine-tune; returns the folder of the model."""
-    kinds = ModelArguments, SequenceToSequenceArguments, FineTuningArguments
+    kinds = training.ModelArguments, SequenceToSequenceArguments, training.FineTuningArguments
     options = parse_arguments(kinds, words, description=__doc__)
     return fine_tune_task(SequenceToSequence, *options, training=training, as_ours=as_ours, read=read)
 

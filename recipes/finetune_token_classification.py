@@ -20,12 +20,11 @@ from lacuna.modeling import as_ours
 from lacuna.tasks.base.fine_tuning import fine_tune_task
 from lacuna.tasks.token_classification.reader import TokenClassificationArguments
 from lacuna.tasks.token_classification.task import TokenClassification
-from lacuna.training import FineTuningArguments, ModelArguments
 
 
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, fine-tune; returns the folder of the model."""
-    kinds = ModelArguments, TokenClassificationArguments, FineTuningArguments
+    kinds = training.ModelArguments, TokenClassificationArguments, training.FineTuningArguments
     options = parse_arguments(kinds, words, description=__doc__)
     return fine_tune_task(TokenClassification, *options, training=training, as_ours=as_ours, read=read_labelled)
 
