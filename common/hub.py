@@ -75,6 +75,10 @@ class Pushed:
     files: list[str]
     private: bool
 
+    def __str__(self) -> str:
+        seen = "only its owner sees it" if self.private else "everybody sees it"
+        return f"pushed {len(self.files)} files to {self.url} ({seen})"
+
 
 def check_login(name: str, *, asked_with: str) -> None:
     """Refuse what could never be pushed, without asking the Hub; `asked_with` is the option that named the repository.
@@ -190,12 +194,6 @@ def push_model(
     return Pushed(url=url, commit=str(commit.oid), files=sorted(parts), private=bool(info.private))
 
 
-def report(pushed: Pushed) -> str:
-    """Where a model is now, for people."""
-    seen = "only its owner sees it" if pushed.private else "everybody sees it"
-    return f"pushed {len(pushed.files)} files to {pushed.url} ({seen})"
-
-
 def push_trained(*, folder: str, name: str | None) -> None:
     """Push what a run has written, if `--push_to_hub` names a repository. Only the main process may.
 
@@ -204,7 +202,7 @@ def push_trained(*, folder: str, name: str | None) -> None:
     if name is None:
         return
     try:
-        print(report(push_model(folder=Path(folder), name=name)), flush=True)
+        print(push_model(folder=Path(folder), name=name), flush=True)
     except (LacunaError, OSError) as error:  # a file of its own that cannot be read, too
         again = join(["python", "recipes/push_model.py", "--model", folder, "--to", name])
         raise HubError(f"the model is in {folder}, but not on the Hub: {error}\nto push it: {again}") from None
@@ -249,7 +247,7 @@ class BackgroundPush:
         while (folder := self._waiting.get()) is not None:
             tag = f"step-{int(folder.name.removeprefix('step-'))}"
             try:
-                self.say(f"{tag}: {report(push_model(folder=folder, name=self.name, tag=tag))}")
+                self.say(f"{tag}: {push_model(folder=folder, name=self.name, tag=tag)}")
             except Exception as error:
                 self.say(f"warning: pushing {tag} failed: {error}")
             self.held.discard(folder)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.errors import InputError
-from lacuna.common.hub import PushArguments, check_login, push_model, report
+from lacuna.common.hub import PushArguments, check_login, push_model
 
 
 def main(words: Sequence[str] | None = None) -> str:
@@ -25,8 +25,7 @@ def main(words: Sequence[str] | None = None) -> str:
         raise InputError("name the folder of a model with --model, and where it goes with --to OWNER/NAME")
     check_login(arguments.to, asked_with="--to")
     how = {name: getattr(arguments, name) for name in ("public", "revision", "license")}
-    pushed = push_model(folder=Path(arguments.model), name=arguments.to, **how)
-    print(report(pushed))
+    print(push_model(folder=Path(arguments.model), name=arguments.to, **how))
     return str(arguments.model)
 
 
