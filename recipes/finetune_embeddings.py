@@ -71,8 +71,7 @@ def main(words: Sequence[str] | None = None) -> str:
     options["bf16"] = bf16_is_fast() if data.mixed_precision == "auto" else data.mixed_precision == "bf16"
     if data.dry_run:
         if is_main:
-            lines = [learning(encoder, data.learning_rate), *refusal(fixed, resumes=False)]
-            print("\n".join(lines), flush=True)
+            print(learning(encoder, data.learning_rate), *refusal(fixed, resumes=False), sep="\n", flush=True)
         return str(folder)
     if is_main and fixed.learning_rate is None:
         rate = f"{data.learning_rate:g}"
