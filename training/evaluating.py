@@ -51,7 +51,7 @@ def evaluate_kept(run: Run) -> None:
             f"stopped early after step {progress.step:,}{of_all}: {progress.without_better} evaluations in a row "
             f"without a {without}"
         )
-    if isinstance(run.average, Best) and run.average and progress.best_step != progress.step:
+    if isinstance(run.average, Best) and progress.best_step not in (-1, progress.step):
         run.log.say(f"the weights of step {progress.best_step:,} are kept: {metric} {progress.best_metric:.4f}")
         run.metrics = _evaluate(run, of_average=True) or {}
     elif metric == "loss" and (last := run.metrics.get("eval_loss", 0.0)) > 1.01 * (progress.best_metric or last):

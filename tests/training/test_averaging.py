@@ -61,7 +61,7 @@ def test_the_average_is_that_of_a_loop_over_all_weights(steps, decay, dtype) -> 
     """decay^(t - i) to the weights of step i."""
     moving = Moving(dtype=dtype)
     average = make_average(asked("ema", ema_decay=decay), moving.model)
-    assert average is not None and not average
+    assert average is not None and average.state()["num_updates"] == 0
     history = []
     for step in range(1, steps + 1):
         history.append(moving.step(step))

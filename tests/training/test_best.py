@@ -276,13 +276,13 @@ def test_keeping_takes_a_copy_and_steps_leave_it_alone() -> None:
     model = nn.Linear(2, 2).bfloat16()
     best = Best(model)
     best.update(model)
-    assert not best
+    assert best.state()["num_updates"] == 0
     for value in (1.0, 2.0):
         nn.init.constant_(model.weight, value)
         best.keep(model)
     nn.init.constant_(model.weight, 3.0)
     best.update(model)
-    assert best and best.state()["weight"].tolist() == [[2.0, 2.0]] * 2
+    assert best.state()["weight"].tolist() == [[2.0, 2.0]] * 2
     with best.applied(model):
         assert model.weight.tolist() == [[2.0, 2.0]] * 2
     assert model.weight.tolist() == [[3.0, 3.0]] * 2

@@ -34,10 +34,6 @@ class Average:
         self._updates = 0
         self._weights: dict[str, Tensor] = {}
 
-    def __bool__(self) -> bool:
-        """Whether there is anything to average yet."""
-        return self._updates > 0
-
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         """Take in the weights of a bare model as a step has left them."""
