@@ -127,8 +127,8 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     return f"'--{name}' (did you mean '--{close[0]}'?)" if close else f"'--{name}'"
 
 
-def _options_from_yaml(path: Path) -> list[tuple[str, list[str], str]]:
-    """The options of a flat YAML mapping: name, values, and the place where it stands, file:line.
+def _options_from_yaml(path: Path) -> dict[str, tuple[list[str], str]]:
+    """The options of a flat YAML mapping by name: values, and the place where it stands, file:line.
 
     Raises InputError: the file is missing or is not a flat mapping, or has an option twice.
     """
@@ -143,7 +143,7 @@ def _options_from_yaml(path: Path) -> list[tuple[str, list[str], str]]:
         raise InputError(f"--config {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"--config {path} is not valid YAML: {error}") from error
-    options: dict[str, tuple[str, list[str], str]] = {}
+    options: dict[str, tuple[list[str], str]] = {}
     for key, value in found:
         name, where = str(key.value).replace("-", "_"), f"{path}:{key.start_mark.line + 1}"
         if name in ("config", "help", "help_all"):
@@ -152,10 +152,10 @@ def _options_from_yaml(path: Path) -> list[tuple[str, list[str], str]]:
         if not all(isinstance(each, yaml.ScalarNode) for each in values):
             raise InputError(f"{where}: option '{key.value}' must be a value or a list of values")
         if name in options:
-            raise InputError(f"{where}: '{key.value}' stands above too, at {options[name][2]}; leave one of them")
+            raise InputError(f"{where}: '{key.value}' stands above too, at {options[name][1]}; leave one of them")
         if not value.tag.endswith(":null"):
-            options[name] = (name, [each.value for each in values], where)
-    return list(options.values())
+            options[name] = ([each.value for each in values], where)
+    return options
 
 
 def _options_of(words: Sequence[str]) -> list[tuple[str, list[str]]]:
@@ -224,7 +224,7 @@ def parse_arguments(
     except InputError as error:
         raise InputError("; ".join([str(error), *said])) from error
     path = Path(by_hand["config"][-1].removeprefix("--config=")) if "config" in by_hand else None
-    in_file = {name: (values, where) for name, values, where in (_options_from_yaml(path) if path else [])}
+    in_file = _options_from_yaml(path) if path else {}
     together = {name: values for name, (values, _) in in_file.items()}
     for name, (values, where) in in_file.items():
         single = [",".join(values)] if get_origin(known.get(name)) is not list else values
