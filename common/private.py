@@ -58,12 +58,9 @@ def leak(text: str, *, secrets: Sequence[str] = ()) -> tuple[int, str] | None:
     return (text.count("\n", 0, min(found)[0]) + 1, min(found)[1]) if found else None
 
 
-def shown_command(words: Sequence[str] | None = None) -> str:
-    """The command line of this process, as somebody else would type it: `python recipes/NAME.py ...`.
-
-    `words`: the script and its arguments; those of this process by default.
-    """
-    words = sys.argv if words is None else words
+def shown_command() -> str:
+    """The command line of this process, as somebody else would type it: `python recipes/NAME.py ...`."""
+    words = sys.argv
     # A whole word that is a path may contain spaces.
     shown = [
         _inside(word) if Path(word).is_absolute() and Path(word).exists() else without_places(word) for word in words

@@ -85,7 +85,7 @@ def test_errors_hold_no_secret(ran, name: str, words: list[str]) -> None:
     assert "error: " in ran(name, *words, code=2)
 
 
-def test_what_is_shown_and_kept_of_a_command() -> None:
+def test_what_is_shown_and_kept_of_a_command(monkeypatch) -> None:
     words = [
         "recipes/pretrain.py",
         "--data",
@@ -94,7 +94,8 @@ def test_what_is_shown_and_kept_of_a_command() -> None:
         TOKEN,
         "hf_corpora/a.txt",
     ]
-    shown = shown_command(words)
+    monkeypatch.setattr("sys.argv", words)
+    shown = shown_command()
     assert TOKEN not in shown and PASSWORD not in shown and shown.endswith("--note *** hf_corpora/a.txt")
     assert without_secrets(f"{TOKEN} hf_corpora", names_stay=True) == "*** hf_corpora"
     assert without_secrets("hf_planted", names_stay=False) == "***"

@@ -224,9 +224,11 @@ def test_the_command_is_as_somebody_else_would_type_it(tmp_path: Path, monkeypat
     folder.mkdir()
     words = ["/opt/lacuna/recipes/finetune_classification.py", "--train_file", str(folder), "--label_separator", "|"]
     expected = "python recipes/finetune_classification.py --train_file 'with a blank' --label_separator '|'"
-    assert shown_command(words) == expected
+    monkeypatch.setattr("sys.argv", words)
+    assert shown_command() == expected
     monkeypatch.setattr("sys.argv", ["recipes/pretrain.py", "--seed", "1"])
     assert shown_command() == "python recipes/pretrain.py --seed 1"
     monkeypatch.setenv("HOME", "/homes/me")
     words = ["recipes/pretrain.py", "--data", "/homes/me/my texts.txt", "/homes/me/b.txt", "/data/c.txt"]
-    assert shown_command(words) == "python recipes/pretrain.py --data ~/'my texts.txt' ~/b.txt /data/c.txt"
+    monkeypatch.setattr("sys.argv", words)
+    assert shown_command() == "python recipes/pretrain.py --data ~/'my texts.txt' ~/b.txt /data/c.txt"
