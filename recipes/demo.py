@@ -34,18 +34,13 @@ STAGES = {
     "--eval_steps 0 --output_dir {out}/questions",
 }
 
-# Stage, metric, and the margin that counts as clear: a factor over the baseline, or under it where less is better.
-GOALS = [
-    ("encoder", "accuracy", 1.5),
-    ("decoder", "bits_per_byte", 0.9),
-    ("classifier", "accuracy", 2.0),
-    ("questions", "exact_match", 1.5),
-]
-TRIES = {
-    "encoder": "fills masks",
-    "questions": "answers questions",
-    "classifier": "classifies docstrings",
-    "decoder": "continues prompts",
+# What a model can do, its metric, and the margin that counts as clear: a factor over the baseline, or under it where
+# less is better.
+MODELS = {
+    "encoder": ("fills masks", "accuracy", 1.5),
+    "questions": ("answers questions", "exact_match", 1.5),
+    "classifier": ("classifies docstrings", "accuracy", 2.0),
+    "decoder": ("continues prompts", "bits_per_byte", 0.9),
 }
 
 PAGES = {
@@ -79,7 +74,7 @@ def try_results(out: Path) -> float:
         "assert importlib.util.find_spec('modeling') is None, 'Lacuna is importable here'; "
         f"sys.argv[0] = {str(script)!r}; runpy.run_path({str(script)!r}, run_name='__main__')"
     )
-    for stage, title in TRIES.items():
+    for stage, (title, _, _) in MODELS.items():
         print(f"\n-- try: {stage} {title}, in a process that knows only transformers", flush=True)
         command = [sys.executable, "-I", "-S", "-c", alone, "--model", str(out / stage)]
         if code := subprocess.run(command, cwd=elsewhere, check=False).returncode:
@@ -90,10 +85,11 @@ def try_results(out: Path) -> float:
 def report(out: Path, seconds: dict[str, float]) -> bool:
     """Print the table of stages and write it to demo.json; return whether every metric clearly beats its baseline."""
     tokenizer = json.loads((out / "tokenizer" / "tokenizer_report.json").read_text(encoding="utf-8"))
-    results = {stage: json.loads((out / stage / "results.json").read_text(encoding="utf-8")) for stage in TRIES}
+    results = {stage: json.loads((out / stage / "results.json").read_text(encoding="utf-8")) for stage in MODELS}
     rows: list[tuple] = [("tokenizer", None, "bytes_per_token", tokenizer["bytes_per_token"], 1.0, None, True)]
     all_good = True
-    for stage, metric, factor in GOALS:
+    for stage in filter(MODELS.get, STAGES):  # in the order in which they were made
+        _, metric, factor = MODELS[stage]
         value, baseline = results[stage][f"eval_{metric}"], results[stage][f"baseline_{metric}"]
         good = value >= factor * baseline if factor > 1 else value <= factor * baseline
         all_good &= good

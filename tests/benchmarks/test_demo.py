@@ -28,7 +28,7 @@ def test_the_report_has_the_table_of_the_demo(
     scores = {"eval_bits_per_byte": 2.0, "baseline_bits_per_byte": 3.0, "train_tokens_per_second": 1234.5}
     scores |= {"eval_accuracy": 0.75, "baseline_accuracy": 0.25}
     scores |= {"eval_exact_match": 0.75, "baseline_exact_match": 0.25, "words_exact_match": 0.5}
-    for stage in (*recipe.TRIES, "tokenizer"):
+    for stage in (*recipe.MODELS, "tokenizer"):
         (out / stage).mkdir(parents=True)
         (out / stage / "results.json").write_text(json.dumps(scores))
     (out / "tokenizer" / "tokenizer_report.json").write_text('{"bytes_per_token": 3.5}')
