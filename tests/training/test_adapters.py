@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch import nn
-from toys import make_model
+from toys import PlainTokenizer, make_model
 from transformers import (
     AutoModelForMaskedLM,
     BartConfig,
@@ -135,7 +135,7 @@ def test_additions_go_into_every_linear_layer_of_the_backbone(name, tmp_path) ->
     other.load_state_dict(merged)
     assert_same(outputs(other), changed, rtol=1e-5, atol=1e-5)
 
-    adapter.save(model.state_dict(), tmp_path / "adapter")
+    adapter.save(model.state_dict(), tmp_path / "adapter", tokenizer=PlainTokenizer(), card="its card")
     again = peft.PeftModel.from_pretrained(copy.deepcopy(before), tmp_path / "adapter")
     assert_same(outputs(again), changed)
     again.save_pretrained(tmp_path / "by_peft")

@@ -63,7 +63,7 @@ class Adapter:
         """The part of a state that training moves."""
         return {name: value for name, value in state.items() if name.endswith((_A, _B)) or f"{_HEAD}." in name}
 
-    def save(self, state: dict[str, Tensor], folder: Path, *, tokenizer: Any = None, card: str = "") -> None:
+    def save(self, state: dict[str, Tensor], folder: Path, *, tokenizer: Any, card: str) -> None:
         """Write what `PeftModel.from_pretrained(model, folder)` loads into the model that training began with, and the
         tokenizer that it was trained with."""
         learned = {
@@ -75,10 +75,8 @@ class Adapter:
             save_file(learned, folder / "adapter_model.safetensors", metadata={"format": "pt"})
             (folder / "adapter_model.safetensors").chmod(0o644)
             self.config.save_pretrained(str(folder))
-            if tokenizer is not None:
-                save_tokenizer_files(tokenizer, folder)
-            if card:
-                (folder / "README.md").write_text(card, encoding="utf-8")
+            save_tokenizer_files(tokenizer, folder)
+            (folder / "README.md").write_text(card, encoding="utf-8")
 
 
 def prepare(model: nn.Module, arguments: TrainingArguments) -> Adapter | None:
