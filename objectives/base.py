@@ -113,9 +113,13 @@ class TokenPrediction(Work):
         """Examples as tensors [batch, length], padded to the longest."""
         return stack(examples, padding={"input_ids": self.tokens.pad, "labels": IGNORED})
 
-    def with_hints(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Add the bounds of documents and the positions that predict something: those with a label."""
-        return add_hints(batch, targets=batch["labels"])
+    def wanted(self, labels: Tensor) -> Tensor:
+        """What each position predicts, [batch, length]."""
+        return labels
+
+    def with_hints(self, batch: Tensors) -> Tensors:
+        """Add the bounds of documents and the positions that predict something."""
+        return add_hints(batch, targets=self.wanted(batch["labels"]))
 
     def check_model(self, model: nn.Module) -> None:
         """Raise InputError, before training, for a model that cannot learn this."""

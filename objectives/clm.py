@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .base import PackedPrediction, score_targets
-from .data import IGNORED, Tensors, add_hints, for_model
+from .data import IGNORED, Tensors, for_model
 from .packing import PackedRow
 
 LEGEND = "causal rows: every token is predicted from those before it, except ‹cat›, with which a piece begins"
@@ -27,6 +27,10 @@ class NextTokenPrediction(PackedPrediction):
     shape = "decoder"
     predicts_document_ends = True
     overlap = 1
+
+    def wanted(self, labels: Tensor) -> Tensor:
+        """The labels, one position before them."""
+        return functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
 
     def score_next_tokens(self, model: nn.Module, batch: Tensors, **options: Any) -> list[dict[str, Any]]:
         """Sums over the targets of each row; `options` are further arguments of the model."""
@@ -49,10 +53,6 @@ class CausalLanguageModelling(NextTokenPrediction):
         """`input_ids`, `labels` and `position_ids` (or, unpacked, `attention_mask`), int64 [length] each; the model
         shifts the labels."""
         return self._finished(row, row.ids, next_token_labels(row))
-
-    def with_hints(self, batch: Tensors) -> Tensors:
-        """Add the bounds of documents and the positions that predict."""
-        return add_hints(batch, targets=functional.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED))
 
     def loss(self, model: nn.Module, batch: Tensors, num_targets: Tensors) -> tuple[Tensor, Tensors]:
         """Cross-entropy of each token given those before it."""

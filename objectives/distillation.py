@@ -159,11 +159,6 @@ class Distilled(PackedPrediction):
         """Logits [M, vocab_size] at some positions, and which of these see the N targets, rising: int64 [N]."""
         raise NotImplementedError
 
-    @staticmethod
-    def wanted(labels: Tensor) -> Tensor:
-        """What each position predicts, [batch, length]."""
-        return labels
-
     def places(self, batch: Tensors) -> Tensor:
         """The positions [N] in the flattened batch that predict something."""
         found = batch.get("target_positions")
@@ -285,11 +280,6 @@ class DistilledCausal(Distilled, CausalLanguageModelling):
         """All positions; a target is seen one before it."""
         given = {name: value for name, value in for_model(model, batch).items() if name != "labels"}
         return model(**given, use_cache=False).logits.flatten(0, 1), self.places(batch)
-
-    @staticmethod
-    def wanted(labels: Tensor) -> Tensor:
-        """The labels, one position before them."""
-        return functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
 
 
 DISTILLED: dict[str, type[Distilled]] = {"mlm": DistilledMasked, "clm": DistilledCausal}

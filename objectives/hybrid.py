@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.nn import functional
 
 from lacuna.common.errors import InputError
 
@@ -88,7 +87,7 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
         """Add the rows of each kind, and the bounds of documents and the positions that predict in them."""
         found = dict(batch)
         for is_causal, rows, part in self._by_kind(batch, both=True):
-            hinted = add_hints(part, targets=functional.pad(part["labels"][:, 1:], (0, 1), value=IGNORED))
+            hinted = add_hints(part, targets=self.wanted(part["labels"]))
             found |= {f"{name}_{is_causal}": value for name, value in hinted.items() if name in HINTS}
             found[f"rows_{is_causal}"] = rows
         return found
