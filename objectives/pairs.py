@@ -57,6 +57,10 @@ class ChunkPrediction(MaskedPrediction):
         text = np.asarray(self.store.tokens[int(offsets[0]) : int(offsets[-1])]).astype(np.int64)
         return text, offsets - offsets[0]
 
+    def count_targets(self, batch: Tensors) -> dict[str, int]:
+        """Masked positions, and pairs."""
+        return {**super().count_targets(batch), "pairs": len(batch["labels"])}
+
     def _describe_rows(self) -> str:
         bounds = [
             np.array([part[chunk][2:] for chunk in range(min(len(part), _COUNTED_CHUNKS))], dtype=np.int64)
@@ -104,10 +108,6 @@ class PairPrediction(ChunkPrediction):
             "labels": labels,
             "next_sentence_label": label,
         }
-
-    def count_targets(self, batch: Tensors) -> dict[str, int]:
-        """Masked positions, and pairs."""
-        return {**super().count_targets(batch), "pairs": len(batch["next_sentence_label"])}
 
     def loss(self, model: nn.Module, batch: Tensors, num_targets: Tensors) -> tuple[Tensor, Tensors]:
         """Cross-entropy at the masked positions, a mean over tokens, plus that of the pairs, a mean over pairs."""
@@ -304,10 +304,6 @@ class PassagePrediction(ChunkPrediction, MaskedLanguageModelling):
         masking = self.eval_masking if held_out else self.masking
         packed = PackedRow(ids=ids, bounds=np.array([0, len(first) + 2, len(ids)]))
         return self._finished(packed, *masking(ids, probability=rate, generator=generator))
-
-    def count_targets(self, batch: Tensors) -> dict[str, int]:
-        """Masked positions, and pairs."""
-        return {**super().count_targets(batch), "pairs": len(batch["labels"])}
 
     def loss(self, model: nn.Module, batch: Tensors, num_targets: Tensors) -> tuple[Tensor, Tensors]:
         """Cross-entropy at the masked positions, a mean over tokens, plus that of the passages, a mean over pairs."""
