@@ -294,12 +294,6 @@ class LacunaStack(LacunaPreTrainedModel):
         has_cross_attention = self.stack == "decoder" and self.config.is_encoder_decoder
         return len(self.layers) * (3 if has_cross_attention else 2)
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embeddings.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.embeddings.embed_tokens = value
-
     def embed(self, past_key_values: Cache | None, **inputs: Any) -> tuple[Tensor, Tensor]:
         """Embeddings [B, T, C], and positions [B or 1, T]: those given, or counted on from the cache.
 
@@ -661,12 +655,6 @@ class LacunaLanguageModel(LacunaPreTrainedModel):
         self.transform = LacunaPredictionHead(config) if fills_masks and not config.hybrid else nn.Identity()
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self._tied_weights_keys = {"lm_head.weight": f"model.{config.stacks[0]}.embeddings.embed_tokens.weight"}
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        self.lm_head = new_embeddings
 
     def project(self, hidden_states: Tensor) -> Tensor:
         """Logits [..., V] of hidden states [..., C], capped if the configuration says so."""
