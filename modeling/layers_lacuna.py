@@ -279,7 +279,6 @@ class LacunaLayer(GradientCheckpointingLayer):
         encoder_hidden_states: Tensor | None = None,
         attention_mask: Any = None,
         position_embeddings: tuple[Tensor, Tensor] | None = None,
-        past_key_values: Cache | None = None,
         encoder_attention_mask: Any = None,
         packing: dict[str, Any] | None = None,
         cross_packing: dict[str, Any] | None = None,
@@ -295,8 +294,6 @@ class LacunaLayer(GradientCheckpointingLayer):
             kept: [N], where in the flattened rows the tokens are that the last layer goes on with behind attention:
                 it returns [N, C].
         """
-
-        kwargs["past_key_values"] = past_key_values
 
         def attend(states: Tensor) -> Tensor:
             options = {**kwargs, **(packing or {}), "position_embeddings": position_embeddings}
