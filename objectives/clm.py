@@ -32,7 +32,7 @@ class NextTokenPrediction(PackedPrediction):
         """The labels, one position before them."""
         return functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
 
-    def score_next_tokens(self, model: nn.Module, batch: Tensors, **options: Any) -> list[dict[str, Any]]:
+    def evaluate(self, model: nn.Module, batch: Tensors, **options: Any) -> list[dict[str, Any]]:
         """Sums over the targets of each row; `options` are further arguments of the model."""
         records: list[dict[str, Any]] = []
         for part in self.in_parts(batch):
@@ -59,10 +59,6 @@ class CausalLanguageModelling(NextTokenPrediction):
         options = {"use_cache": False, **self._loss_alone(model)}
         output = model(**for_model(model, batch), num_items_in_batch=num_targets["tokens"], **options)
         return output.loss, {}
-
-    def evaluate(self, model: nn.Module, batch: Tensors) -> list[dict[str, Any]]:
-        """Sums over the tokens of each row."""
-        return self.score_next_tokens(model, batch)
 
     def _describe_targets(self) -> str:
         return "every token is to be found from those before it in its row and document"

@@ -130,11 +130,11 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
             parts["clm_loss" if is_causal else "mlm_loss"] = torch.stack(sums)
         return torch.stack(losses).sum(), parts
 
-    def evaluate(self, model: nn.Module, batch: Tensors) -> list[dict[str, Any]]:
+    def evaluate(self, model: nn.Module, batch: Tensors, **options: Any) -> list[dict[str, Any]]:
         """Sums over the targets of each row, and which kind it is."""
         records: list[dict[str, Any]] = [{}] * len(batch["labels"])
         for is_causal, rows, part in self._by_kind(batch, both=False):
-            scores = self.score_next_tokens(model, part, is_causal=is_causal)
+            scores = super().evaluate(model, part, is_causal=is_causal, **options)
             for row, score in zip(rows.tolist(), scores, strict=True):
                 records[row] = {**score, "is_causal": int(is_causal)}
         return records
