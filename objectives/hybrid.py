@@ -173,5 +173,5 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
     def _describe_targets(self) -> str:
         return (
             f"{float(self.share):.0%} of the rows are causal: every token is to be found from those before it; in the "
-            f"others {self.describe_masking()}"
+            f"others {super()._describe_targets()}"
         )

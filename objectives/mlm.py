@@ -206,8 +206,7 @@ class MaskedPrediction(TokenPrediction):
     def _generator(self, stream: str, index: int, *, held_out: bool) -> np.random.Generator:
         return random_stream(seed=self.seed, stream=f"eval{stream}" if held_out else stream, index=index)
 
-    def describe_masking(self) -> str:
-        """One line on what is hidden and how."""
+    def _describe_targets(self) -> str:
         arguments = self.arguments
         what = {"token": "tokens", "whole_word": "tokens, by whole words,", "span": "tokens, by spans of words,"}
         stay = 1 - arguments.mask_replace_prob - arguments.random_replace_prob
@@ -255,6 +254,3 @@ class MaskedLanguageModelling(MaskedPrediction, PackedPrediction):
         """Sums over the masked positions of each row."""
         logits, labels = model(**batch, sparse_prediction=True).logits, batch["labels"]
         return score_targets(at_targets(logits, labels), labels, self.byte_lengths)
-
-    def _describe_targets(self) -> str:
-        return self.describe_masking()

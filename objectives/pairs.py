@@ -162,7 +162,7 @@ class PairPrediction(ChunkPrediction):
         return {"pair_nats": math.log(2), "pair_right": 0.5}
 
     def _describe_targets(self) -> str:
-        return f"{self.describe_masking()}; half of the pairs are {self.answers[0]} and half {self.answers[1]}"
+        return f"{super()._describe_targets()}; half of the pairs are {self.answers[0]} and half {self.answers[1]}"
 
 
 class MaskedLanguageModellingWithPairs(PairPrediction):
