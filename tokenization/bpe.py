@@ -76,12 +76,9 @@ def check_options(asked: TokenizerArguments) -> list[str]:
 
     Raises InputError: a name is unknown, a number cannot be, or a special token is one that a text could hold.
     """
-    for option, value, known in (
-        ("normalizer", asked.normalizer, patterns.NORMALIZERS),
-        ("pattern", asked.pattern, patterns.PATTERNS),
-    ):
-        if value is not None and value not in known:
-            raise InputError(f"--{option} {value!r} is unknown; there are: {', '.join(known)}.")
+    for name, known in {"normalizer": [*patterns.NORMALIZERS], "pattern": [*patterns.PATTERNS]}.items():
+        if (value := getattr(asked, name)) is not None and value not in known:
+            raise InputError(f"--{name} {value!r} is unknown; there are: {', '.join(known)}.")
     special = [*patterns.SPECIAL_TOKENS, *_more_special(asked)]
     for token in asked.extra_special_tokens:
         if special.count(token) > 1:
