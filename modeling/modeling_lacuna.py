@@ -284,6 +284,16 @@ class LacunaStack(LacunaPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
+    @property
+    def _can_record_outputs(self) -> dict[str, OutputRecorder]:
+        states, is_second = OutputRecorder(LacunaLayer), self.stack != self.config.stacks[0]
+        if is_second and hasattr(states, "num_hidden_layers_key"):  # not in transformers 5.17
+            states = OutputRecorder(LacunaLayer, num_hidden_layers_key="num_decoder_layers")
+        attentions = {"attentions": "attention"} | ({"cross_attentions": "cross_attention"} if is_second else {})
+        return {"hidden_states": states} | {
+            key: OutputRecorder(LacunaAttention, index=1, layer_name=name) for key, name in attentions.items()
+        }
+
     def init_parallel_plans(self) -> None:
         """None of its own: the plans of the configuration are written for the whole model."""
         for plan in ("_tp_plan", "_ep_plan", "_pp_plan", "_fsdp_plan"):
@@ -362,10 +372,6 @@ class LacunaEncoder(LacunaStack):
     """Blocks in which every token sees every token."""
 
     stack = "encoder"
-    _can_record_outputs = {
-        "hidden_states": LacunaLayer,
-        "attentions": OutputRecorder(LacunaAttention, index=1, layer_name="attention"),
-    }
 
     @capture_outputs
     def forward(
@@ -391,17 +397,6 @@ class LacunaDecoder(LacunaStack):
     """Blocks in which a token sees itself and what is before it, and in an encoder-decoder the encoder's states."""
 
     stack = "decoder"
-
-    @property
-    def _can_record_outputs(self) -> dict[str, OutputRecorder]:
-        states = OutputRecorder(LacunaLayer)
-        if self.config.is_encoder_decoder and hasattr(states, "num_hidden_layers_key"):  # not in transformers 5.17
-            states = OutputRecorder(LacunaLayer, num_hidden_layers_key="num_decoder_layers")
-        attentions = {"attentions": "attention"}
-        attentions |= {"cross_attentions": "cross_attention"} if self.config.is_encoder_decoder else {}
-        return {"hidden_states": states} | {
-            key: OutputRecorder(LacunaAttention, index=1, layer_name=name) for key, name in attentions.items()
-        }
 
     @capture_outputs
     def forward(
