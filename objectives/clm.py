@@ -10,8 +10,6 @@ from .base import PackedPrediction, score_targets
 from .data import IGNORED, Tensors, for_model
 from .packing import PackedRow
 
-LEGEND = "causal rows: every token is predicted from those before it, except ‹cat›, with which a piece begins"
-
 
 def next_token_labels(row: PackedRow) -> np.ndarray:
     """The ids of a row, IGNORED where a piece begins: nothing stands before, or it is a target of the row before."""
@@ -47,7 +45,7 @@ class CausalLanguageModelling(NextTokenPrediction):
 
     name = "clm"
     summary = "next tokens, for decoders"
-    legend = (LEGEND,)
+    legend = ("causal rows: every token is predicted from those before it, except ‹cat›, with which a piece begins",)
 
     def _example(self, row: PackedRow, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
         """`input_ids`, `labels` and `position_ids` (or, unpacked, `attention_mask`), int64 [length] each; the model

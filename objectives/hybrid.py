@@ -14,9 +14,8 @@ from torch import Tensor, distributed, nn
 
 from lacuna.common.errors import InputError
 
-from . import clm, mlm
 from .base import require_argument
-from .clm import NextTokenPrediction, next_token_labels
+from .clm import CausalLanguageModelling, NextTokenPrediction, next_token_labels
 from .data import HINTS, IGNORED, Tensors, add_hints, for_model, random_stream
 from .mlm import MaskedPrediction
 from .packing import PackedRow
@@ -47,8 +46,8 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
     options = (*MaskedPrediction.options, "packing", "hybrid_causal_share")
     legend = (
         "masked rows are read from both sides, and a masked token is predicted at the position before it",
-        mlm.LEGEND,
-        clm.LEGEND,
+        *MaskedPrediction.legend,
+        *CausalLanguageModelling.legend,
     )
     evaluations = 2
 

@@ -17,8 +17,6 @@ from .base import PackedPrediction, TokenPrediction, at_targets, score_targets, 
 from .data import IGNORED, SpecialTokens, Tensors, for_model, random_stream, rounded
 from .packing import PackedRow
 
-LEGEND = "⟦cat→[MASK]⟧ masked   ⟦cat≠tree⟧ replaced by a random token   ⟦cat=⟧ left as it is, but predicted"
-
 SPAN_LENGTHS = np.arange(1, 11)  # words in a span, as in SpanBERT: geometric with p = 0.2, at most 10; the mean is 3.8
 _SPAN_SHARES = 0.2 * 0.8 ** (SPAN_LENGTHS - 1)
 _SPAN_CUMULATED = np.cumsum(_SPAN_SHARES / _SPAN_SHARES.sum())
@@ -188,7 +186,9 @@ class MaskedPrediction(TokenPrediction):
     """An objective that masks tokens."""
 
     options: tuple[str, ...] = ("mask_probability", "masking", "mask_replace_prob", "random_replace_prob")
-    legend: tuple[str, ...] = (LEGEND,)
+    legend: tuple[str, ...] = (
+        "⟦cat→[MASK]⟧ masked   ⟦cat≠tree⟧ replaced by a random token   ⟦cat=⟧ left as it is, but predicted",
+    )
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
