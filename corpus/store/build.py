@@ -17,7 +17,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +181,7 @@ class _Builder:
                 shutil.rmtree(other, ignore_errors=True)
         self.pieces.mkdir(parents=True, exist_ok=True)
         write_text(self.folder / TOKENIZER, tokenizer.backend_tokenizer.to_str(), hint=KEPT)
-        self.options.save(self.folder / BUILD)
+        write_text(self.folder / BUILD, json.dumps(asdict(self.options), indent=2), hint=KEPT)
 
     def _make_pieces(self, num_workers: int) -> None:
         """Make the pieces that are not there yet."""

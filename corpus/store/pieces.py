@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain, islice
@@ -33,7 +33,7 @@ from unittest.mock import patch
 import numpy as np
 
 from lacuna.common.errors import LacunaError, StorageError, WorkerError
-from lacuna.common.files import replacing, write_text
+from lacuna.common.files import replacing
 
 from .encoding import SentenceEncoder, batched_sentences
 
@@ -56,9 +56,6 @@ class BuildOptions:
     def dtype(self) -> np.dtype:
         """Of token ids: the smallest unsigned integer that holds them."""
         return np.min_scalar_type(self.vocab_size - 1)
-
-    def save(self, path: Path) -> None:
-        write_text(path, json.dumps(asdict(self), indent=2), hint=KEPT)
 
 
 @dataclass(frozen=True)

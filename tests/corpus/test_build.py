@@ -528,7 +528,7 @@ def test_a_worker_that_is_killed_is_an_error_and_no_endless_wait(
 def test_a_fault_in_a_worker_arrives_with_its_trace(
     tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build_module.BuildOptions, "save", lambda self, path: path.write_text('{"text": 1}'))
+    monkeypatch.setattr(build_module, "asdict", lambda options: {"text": 1})
     with pytest.raises(WorkerError, match=r"(?s)\d\d\.txt:\d+ on failed:.*Traceback.*TypeError"):
         prepare(lines_of(write_files(tmp_path / "text")), tokenizer, tmp_path / "store", num_workers=2)
 
