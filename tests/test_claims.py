@@ -67,9 +67,13 @@ CLAIMS: dict[str, list[str]] = {
         "{questions-tried[rows][4][exact match, today's rule]} | "
         "{questions-tried[rows][1][exact match, today's rule]}, "
         "{questions-tried[rows][3][exact match, today's rule]} |",
-        "TF-IDF has {curve-tried[rows][2][TF-IDF]}, it is at {curve-tried[rows][2][steps of 20 minutes]} after the "
-        "steps of 20 minutes, {curve-tried[rows][2][steps of 60 minutes]} of an hour and "
-        "{curve-tried[rows][2][steps of 150 minutes]} of 150 minutes (",
+        "TF-IDF has {transfer-curve[models][runs/novels_20_minutes][3][words]:.3f}, it is at "
+        "{transfer-curve[models][runs/novels_5_minutes][3][pretrained][0]:.3f} ± "
+        "{transfer-curve[models][runs/novels_5_minutes][3][pretrained][1]:.3f} after 5 minutes, "
+        "{transfer-curve[models][runs/novels_20_minutes][3][pretrained][0]:.3f} ± "
+        "{transfer-curve[models][runs/novels_20_minutes][3][pretrained][1]:.3f} after 20 and "
+        "{transfer-curve[models][runs/novels_60_minutes][3][pretrained][0]:.3f} ± "
+        "{transfer-curve[models][runs/novels_60_minutes][3][pretrained][1]:.3f} after 60 (",
         "reciprocal rank | {search-tried[rows][0][MRR at 10]} | {search-tried[rows][5][with words: MRR at 10]} | "
         "{search-tried[rows][7][with words: MRR at 10]} |",
         "and then, from {demo-labels-tried[rows][0][labels]} labelled docstrings of that text, which of eight",
@@ -119,7 +123,6 @@ CLAIMS: dict[str, list[str]] = {
         "{blimp-tried[rows][1][minutes]} for a tiny one",
     ],
     "docs/pretraining.md": [
-        "of SST-2, with {curve-tried[rows][2][steps of 150 minutes]} in the first, by less than two standard errors",
         "in three seeds by {families-tried[rows][6][held-out loss]} nats, and accuracy on 2,000 phrases of SST-2 "
         "higher by {families-tried[rows][6][SST-2, 2,000 phrases]} (",
         "{qwen3-encoder-tried[rows][4][held-out loss]} nats and ahead by "
@@ -134,8 +137,17 @@ CLAIMS: dict[str, list[str]] = {
         "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][0]:.3f} ± "
         "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][1]:.3f} on all,",
         "without AMX ({transfer-curve[pretraining][runs/novels_20_minutes][steps]:,} steps)",
-        "It takes {transfer-curve[core_minutes]} minutes of one core, on two cores half of them",
-        "the same encoder has {levers-tried[rows][7][accuracy]} on the 2,000 phrases",
+        "half the speed takes {transfer-twenty-avx512[pretraining][runs/novels_20_minutes][steps]:,} steps in that time, "
+        "and had on 2,000 and on all phrases {transfer-twenty-avx512[models][runs/novels_20_minutes][2][pretrained][0]:.3f} ± "
+        "{transfer-twenty-avx512[models][runs/novels_20_minutes][2][pretrained][1]:.3f} and "
+        "{transfer-twenty-avx512[models][runs/novels_20_minutes][3][pretrained][0]:.3f} ± "
+        "{transfer-twenty-avx512[models][runs/novels_20_minutes][3][pretrained][1]:.3f} (",
+        "over {embedding-rates-tried[rows][0][draws]} draws of 2,000 phrases it has "
+        "{embedding-rates-tried[rows][0][score]}, TF-IDF {embedding-rates-tried[rows][0][without a model]} (",
+        "({transfer-curve[pretraining][runs/novels_60_minutes][steps]:,} steps in an hour",
+        "other encoders had {curve-tried[rows][2][steps of 150 minutes]} and "
+        "{curve-tried[rows][3][steps of 150 minutes]} on all phrases (",
+        "It takes {transfer-twenty-avx512[core_minutes]} minutes of one core, on two cores half of them",
         "promises {babylm[promised][blimp]:.3f} after all ten passes",
         "is that of GPT-BERT, {babylm[record]:.4f}.",
         "is at {gpu-model-tried[rows][0][accuracy]} on the 2,000 phrases, and at {gpu-model-tried[rows][1][accuracy]} "
@@ -215,10 +227,11 @@ FACTS: dict[str, list[str]] = {
         "Embeddings learn at 0.3 of the rate",
         "also after the steps of 150 minutes",
         "after as many steps as five minutes make",
-        "Only after the steps of 150 minutes, without AMX",
+        "The same after 5, 20 and 60 minutes on one machine",
+        "After 60 minutes the encoder",
+        "After as many steps as 150 minutes make on a slower machine",
         "to reach after 20 minutes of pretraining on two cores",
         "leaves out that of the held-out rows (0.015 of 872)",
-        "has the first 5 minutes",
         "Weight decay of 0.1** (`--weight_decay`). At 0.01 and",
     ],
     "docs/reliability.md": ["waits three seconds for the Hub"],
