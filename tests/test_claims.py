@@ -137,8 +137,9 @@ CLAIMS: dict[str, list[str]] = {
         "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][0]:.3f} ± "
         "{transfer-twenty[models][runs/novels_20_minutes][3][pretrained][1]:.3f} on all,",
         "without AMX ({transfer-curve[pretraining][runs/novels_20_minutes][steps]:,} steps)",
-        "half the speed takes {transfer-twenty-avx512[pretraining][runs/novels_20_minutes][steps]:,} steps in that time, "
-        "and had on 2,000 and on all phrases {transfer-twenty-avx512[models][runs/novels_20_minutes][2][pretrained][0]:.3f} ± "
+        "half the speed takes {transfer-twenty-avx512[pretraining][runs/novels_20_minutes][steps]:,} steps in that "
+        "time, and had on 2,000 and on all phrases "
+        "{transfer-twenty-avx512[models][runs/novels_20_minutes][2][pretrained][0]:.3f} ± "
         "{transfer-twenty-avx512[models][runs/novels_20_minutes][2][pretrained][1]:.3f} and "
         "{transfer-twenty-avx512[models][runs/novels_20_minutes][3][pretrained][0]:.3f} ± "
         "{transfer-twenty-avx512[models][runs/novels_20_minutes][3][pretrained][1]:.3f} (",

@@ -83,9 +83,11 @@ def native_form(model: nn.Module, save_as: str) -> tuple[nn.Module | None, str]:
     return native, f"the model is saved as a {type(native).__name__} of transformers, without code{lost * is_less}"
 
 
-def save_model(model: nn.Module, tokenizer: Any, card: str, folder: Path, *, native: bool, weights: Tensors) -> None:
-    """Write a folder that `from_pretrained` loads, of these weights; `native`: as the model of transformers that
-    computes the same."""
+def save_model(*, model: nn.Module, tokenizer: Any, card: str, folder: Path, native: bool, weights: Tensors) -> None:
+    """Write a folder that `from_pretrained` loads, of these weights.
+
+    `native`: as the model of transformers that computes the same.
+    """
     if native:
         model.to_native(weights=weights).save_pretrained(folder)
         add_old_keys(folder / "config.json")
@@ -118,7 +120,7 @@ def save_final(
     try:
         with storage_errors(f"cannot write the model to {output_dir}"):
             shutil.rmtree(temporary, ignore_errors=True)
-            save_model(model, tokenizer, card, temporary, native=native, weights=weights)
+            save_model(model=model, tokenizer=tokenizer, card=card, folder=temporary, native=native, weights=weights)
             for path in sorted(temporary.iterdir()):
                 path.replace(output_dir / path.name)
     finally:
@@ -199,8 +201,14 @@ class Saver:
         """Write to a temporary folder, list every file with size and SHA-256, rename, mark as whole, verify."""
         self._check_space(snapshot)
         (temporary / STATE).mkdir(parents=True)
-        weights = dict(snapshot.weights)
-        save_model(self.model, self.tokenizer, snapshot.card, temporary, native=self.native, weights=weights)
+        save_model(
+            model=self.model,
+            tokenizer=self.tokenizer,
+            card=snapshot.card,
+            folder=temporary,
+            native=self.native,
+            weights=dict(snapshot.weights),
+        )
         for name in ("optimizer", "average", "learned"):
             if (tensors := getattr(snapshot, name)) or name == "optimizer":
                 save_file(tensors, temporary / STATE / f"{name}.safetensors")
