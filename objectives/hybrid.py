@@ -49,7 +49,7 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
         *MaskedPrediction.legend,
         *CausalLanguageModelling.legend,
     )
-    evaluations = 2
+    evaluations, learns_means = 2, True
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)

@@ -331,7 +331,8 @@ def other_precision() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("objective", "read"), [("mlm", "mean"), ("mlm_contrastive", "mean"), ("mlm_nsp", "first"), ("mlm_sop", "first")]
+    ("objective", "read"),
+    [("mlm", "mean"), ("mlm_contrastive", "mean"), ("hybrid", "mean"), ("mlm_nsp", "first"), ("mlm_sop", "first")],
 )
 def test_a_classifier_reads_what_the_objective_trains(home, objective, read) -> None:
     """Nothing asks of [CLS] but the objectives of sentence pairs."""
