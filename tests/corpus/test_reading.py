@@ -153,7 +153,9 @@ def test_columns_of_a_csv_may_be_separated_by_another_sign(
     tmp_path: Path, sign: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # A name that no other test of this process has: the line is said once for each.
-    path = write(tmp_path / f"parted_by_{ord(sign)}.csv", f'text{sign}label\n"one{sign} two, three"{sign}a\nfour, five{sign}b\n')
+    path = write(
+        tmp_path / f"parted_by_{ord(sign)}.csv", f'text{sign}label\n"one{sign} two, three"{sign}a\nfour, five{sign}b\n'
+    )
     for _ in range(2):
         rows = read_labelled(path)
         assert [row.fields["text"] for row in rows] == [f"one{sign} two, three", "four, five"]
