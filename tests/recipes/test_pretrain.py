@@ -430,6 +430,9 @@ def test_a_native_model_that_computes_something_else_is_told(recipe, home, tmp_p
     assert code == 0
     reason = "no native family can express this configuration; qwen3 cannot express hybrid=True, only False"
     assert f"the model is saved with its own code: {reason}\n" in said
+    causal = {"hybrid": False, "classifier_pooling": "last"}  # what docs/models.md says makes it a native decoder
+    decoder = LacunaForCausalLM.from_pretrained(tmp_path / "hybrid", **causal)
+    assert type(decoder.to_native()) is transformers.Qwen3ForCausalLM
 
     options = options_of(home, tmp_path / "broken", "--objective", "clm")
     options[options.index("--max_steps") + 1] = 1
