@@ -264,7 +264,7 @@ class Pretrained:
         config = AutoConfig.from_pretrained(self.folder)
         self.shape, self.head = "encoder-decoder", "AutoModelForSeq2SeqLM"
         if not config.is_encoder_decoder:
-            kind = find_kind(config)
+            kind = "masked" if getattr(config, "question_aware", False) else find_kind(config)  # after `spans`
             self.shape, self.head = "decoder" if kind == "causal" else "encoder", AUTO_CLASSES[kind]
         facts = {fact: value for fact, value in config.to_dict().items() if fact not in VOLATILE}
         self.architecture = short_hash(json.dumps(facts, sort_keys=True, default=str), files[1].read_bytes())

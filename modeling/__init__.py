@@ -17,7 +17,6 @@ from .modeling_lacuna import (
     LacunaForConditionalGeneration,
     LacunaForMaskedLM,
     LacunaForMultipleChoice,
-    LacunaForNextSentencePrediction,
     LacunaForPreTraining,
     LacunaForPreTrainingOutput,
     LacunaForQuestionAnswering,

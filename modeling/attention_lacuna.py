@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
-from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, dynamic_rope_update
-from transformers.modeling_utils import AttentionInterface
 
 from .configuration_lacuna import LacunaConfig
 
@@ -52,7 +50,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """softmax(Q K^T / sqrt(D)) V (https://arxiv.org/abs/1706.03762, equation 1), or with a score of the module's own.
+    """softmax(scaling * Q K^T) V (https://arxiv.org/abs/1706.03762, equation 1).
 
     Args:
         query, key, value: [B, H, T, D], and twice [B, H / groups, S, D].
@@ -61,72 +59,8 @@ def eager_attention_forward(
     Returns: Output [B, T, H, D] and weights [B, H, T, S].
     """
     groups = module.num_key_value_groups
-    if getattr(module, "score", None) is not None:
-        scores = module.score(query, share_heads(key, groups))
-    else:
-        scores = torch.matmul(query, share_heads(key, groups).transpose(2, 3)) * scaling
+    scores = torch.matmul(query, share_heads(key, groups).transpose(2, 3)) * scaling
     return weigh_values(module, scores, share_heads(value, groups), attention_mask, dropout)
-
-
-class DotProductScore(nn.Module):
-    """q . k, not scaled (https://arxiv.org/abs/1508.04025, equation 8, `dot`)."""
-
-    def __init__(self, config: LacunaConfig) -> None:
-        super().__init__()
-
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Queries [B, H, T, D] and keys [B, H, S, D] -> scores [B, H, T, S]."""
-        return torch.matmul(query, key.transpose(2, 3))
-
-
-class MultiplicativeScore(nn.Module):
-    """q . W k with a matrix per head (https://arxiv.org/abs/1508.04025, equation 8, `general`)."""
-
-    def __init__(self, config: LacunaConfig) -> None:
-        super().__init__()
-        heads, size = config.num_attention_heads, config.head_dim
-        self.weight = nn.Parameter(torch.empty(heads, size, size))
-
-    def start_weights(self) -> None:
-        """As the scaled dot product."""
-        size = self.weight.shape[-1]
-        init.copy_(self.weight, (torch.eye(size) * size**-0.5).expand_as(self.weight))
-
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Queries [B, H, T, D] and keys [B, H, S, D] -> scores [B, H, T, S]."""
-        return torch.matmul(torch.matmul(query, self.weight), key.transpose(2, 3))
-
-
-class AdditiveScore(nn.Module):
-    """v . tanh(q + k) with a vector per head (https://arxiv.org/abs/1409.0473, appendix A.1.2).
-
-    The matrices W and U of the paper are the projections that made q and k.
-    """
-
-    def __init__(self, config: LacunaConfig) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(config.num_attention_heads, config.head_dim))
-
-    def start_weights(self) -> None:
-        """Normal, so that scores of random states have a size near 1."""
-        init.normal_(self.weight, std=self.weight.shape[-1] ** -0.5)
-
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Queries [B, H, T, D] and keys [B, H, S, D] -> scores [B, H, T, S]; holds [B, H, T, S, D] in between."""
-        compared = torch.tanh(query.unsqueeze(3) + key.unsqueeze(2))
-        return torch.einsum("bhtsd,hd->bhts", compared, self.weight.to(compared.dtype))
-
-
-SCORES: dict[str, Callable[[LacunaConfig], nn.Module]] = {
-    "dot_product": DotProductScore,
-    "multiplicative": MultiplicativeScore,
-    "additive": AdditiveScore,
-}
-
-
-for _name in SCORES:  # Both registers: an attention function without a mask function of its name would get no mask.
-    AttentionInterface.register(_name, eager_attention_forward)
-    AttentionMaskInterface.register(_name, eager_mask)
 
 
 # ----------------------------------------------------------------------------------------------------------- positions

@@ -34,7 +34,6 @@ SHAPES = ("encoder", "decoder", "encoder-decoder")
 LAYER_TYPES = ("full_attention", "sliding_attention")
 
 # How attention compares a query with a key. All but the first are for the textbook: they have one implementation each.
-AttentionScore = Literal["scaled_dot_product", "dot_product", "multiplicative", "additive"]
 
 # Keys that are not fields and yet occur in a call or a config.json: what PreTrainedConfig itself understands, and what
 # tools write beside the architecture. Anything else is an error.
@@ -87,9 +86,7 @@ class LacunaConfig(PreTrainedConfig):
         norm_bias, norm_eps: a bias in layer norms (RMS norms have none); what is added to the variance.
         embedding_norm: normalise the embeddings. With pre-norm the first attention then has no norm of its own.
         qk_norm: normalise queries and keys per head, before positions are applied.
-        attention_score: `"scaled_dot_product"` (https://arxiv.org/abs/1706.03762), which every attention kernel
-            computes; or, each with a plain implementation of its own, `"dot_product"` and `"multiplicative"`
-            (https://arxiv.org/abs/1508.04025) or `"additive"` (https://arxiv.org/abs/1409.0473).
+        attention_score: `"scaled_dot_product"` (https://arxiv.org/abs/1706.03762), or `"dot_product"` as it is.
         final_logit_softcapping: logits over the vocabulary become `c * tanh(logits / c)`
             (https://arxiv.org/abs/2408.00118). None: left as they are.
         position_type: `"learned"`, `"sinusoidal"` (https://arxiv.org/abs/1706.03762, section 3.5), `"rotary"`
@@ -113,6 +110,8 @@ class LacunaConfig(PreTrainedConfig):
         classifier_transform: what task heads put before their last projection: `"none"`; `"tanh"`, a dense layer and
             tanh on the pooled state (BART); `"norm"`, dense layer, activation and norm (ModernBERT). A pooler takes
             its place.
+        question_aware: answers are found by comparing each token with the state of the question
+            (https://arxiv.org/abs/2101.00438), not by two outputs of each token.
         embedding_dropout, attention_dropout: after the embeddings; on the attention weights.
         hidden_dropout: on the output of attention and feed-forward, before it is added to the residual stream.
         activation_dropout: inside the feed-forward part, after the activation.
@@ -154,7 +153,7 @@ class LacunaConfig(PreTrainedConfig):
     norm_eps: float | int = 1e-5
     embedding_norm: bool = True
     qk_norm: bool = False
-    attention_score: AttentionScore = "scaled_dot_product"
+    attention_score: Literal["scaled_dot_product", "dot_product"] = "scaled_dot_product"
     final_logit_softcapping: float | int | None = None
     position_type: Literal["learned", "sinusoidal", "rotary", "none"] = "rotary"
     max_position_embeddings: int = 8192
@@ -175,6 +174,7 @@ class LacunaConfig(PreTrainedConfig):
     pooler: bool = False
     classifier_pooling: Derived[Literal["first", "mean", "last"]] = None  # type: ignore[assignment]
     classifier_transform: Literal["none", "tanh", "norm"] = "norm"
+    question_aware: bool = False
     embedding_dropout: float | int = 0.0
     hidden_dropout: float | int = 0.0
     attention_dropout: float | int = 0.0
@@ -423,6 +423,8 @@ class LacunaConfig(PreTrainedConfig):
             blind = "reads the first token, which sees nothing else in a decoder"
             if self.pooler:
                 yield f"pooler=True {blind}: pooler=False"
+            if self.question_aware:
+                yield f"question_aware=True needs shape='encoder', not {self.shape!r}"
             if self.classifier_pooling == "first":
                 yield f"classifier_pooling='first' {blind}: use 'last'"
         if self.shape != "encoder-decoder":

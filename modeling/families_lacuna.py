@@ -14,7 +14,7 @@ def _heads(*tasks: str) -> dict[str, str]:
 # causal model would load silently and see the tokens it is asked to predict.
 _TASKS = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
 HEADS: dict[str, dict[str, str]] = {
-    "encoder": _heads("PreTraining", "MaskedLM", "NextSentencePrediction", *_TASKS),
+    "encoder": _heads("PreTraining", "MaskedLM", *_TASKS),
     "decoder": _heads("CausalLM", *_TASKS),
     "encoder-decoder": {
         "AutoModelForSeq2SeqLM": "LacunaForConditionalGeneration",

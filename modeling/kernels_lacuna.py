@@ -179,10 +179,9 @@ def flash_varlen(
         return torch.ops.aten._flash_attention_forward(
             query, key, value, bounds, bounds, longest, longest, dropout, is_causal, False, scale=scaling, **sides
         )[0]
-    # torch 2.10 has neither window nor scale; its scale is 1 / sqrt(D), as ours.
-    options: dict[str, Any] = {"is_causal": is_causal}
-    if "window_size" in _VARLEN_ARGUMENTS:
-        options = {"window_size": window, "scale": scaling}
+    options: dict[str, Any] = {"window_size": window, "scale": scaling}
+    if "window_size" not in _VARLEN_ARGUMENTS:  # torch 2.10 has neither, and divides by sqrt(D)
+        query, options = query * (scaling * query.shape[-1] ** 0.5), {"is_causal": is_causal}
     return varlen_attn(query, key, value, bounds, bounds, longest, longest, **options)
 
 

@@ -13,7 +13,7 @@ from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from .attention_lacuna import SCORES, apply_rotary, compute_dtype, sinusoidal_positions
+from .attention_lacuna import apply_rotary, compute_dtype, sinusoidal_positions
 from .checks_lacuna import check_range, refuse_outside
 from .configuration_lacuna import LacunaConfig
 from .kernels_lacuna import attention_function
@@ -149,7 +149,7 @@ class LacunaAttention(nn.Module):
         self.layer_idx = layer_idx
         self.head_dim = config.head_dim
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
-        self.scaling = config.head_dim**-0.5
+        self.scaling = config.head_dim**-0.5 if config.attention_score == "scaled_dot_product" else 1.0
         self.attention_dropout = config.attention_dropout
         self.is_causal = stack == "decoder" and not is_cross
         self.is_cross = is_cross
@@ -165,7 +165,6 @@ class LacunaAttention(nn.Module):
         self.v_proj = nn.Linear(config.hidden_size, key_value_size, bias=config.attention_bias)
         self.q_norm = build_norm(config, size=config.head_dim) if config.qk_norm else None
         self.k_norm = build_norm(config, size=config.head_dim) if config.qk_norm else None
-        self.score = SCORES[config.attention_score](config) if config.attention_score in SCORES else None
         self.o_proj = LacunaOutputProjection(query_size, config.hidden_size, bias=config.attention_bias)
 
     def forward(

@@ -24,7 +24,6 @@ from transformers.modeling_outputs import (
     CausalLMOutputWithPast,
     MaskedLMOutput,
     MultipleChoiceModelOutput,
-    NextSentencePredictorOutput,
     QuestionAnsweringModelOutput,
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
@@ -37,7 +36,7 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import ModelOutput, can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_lacuna import SCORES, LacunaRotaryEmbedding, compute_dtype
+from .attention_lacuna import LacunaRotaryEmbedding, compute_dtype
 from .checks_lacuna import as_classes, check_inputs, check_mask, refuse_other_shape
 from .configuration_lacuna import HEADS, ConfigurationError, LacunaConfig
 from .layers_lacuna import (
@@ -117,6 +116,32 @@ class LacunaPredictionHead(nn.Module):
         return self.norm(self.activation(self.dense(hidden_states)))
 
 
+class LacunaSpanHead(nn.Module):
+    """Each token as start and as end of the answer to questions: it is compared with the state of each question.
+
+    Question-aware span selection of Splinter (Ram et al., 2021, section 3, https://arxiv.org/abs/2101.00438).
+    """
+
+    def __init__(self, config: LacunaConfig) -> None:
+        super().__init__()
+        self.ask = nn.ModuleList(LacunaPredictionHead(config) for _ in range(2))
+        self.find = nn.ModuleList(LacunaPredictionHead(config) for _ in range(2))
+        self.compare = nn.Parameter(torch.empty(2, config.hidden_size, config.hidden_size))
+
+    def start_weights(self) -> None:
+        """Normal, so that logits have a size near 1."""
+        init.normal_(self.compare, std=1 / self.compare.shape[-1])
+
+    def forward(self, states: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Start and end logits [B, Q, T] of states [B, T, C], for questions at `places` [B, Q]."""
+        asked = states.gather(1, places.clamp(min=0).unsqueeze(-1).expand(-1, -1, states.shape[-1]))
+        start, end = (
+            ask(asked) @ compare @ find(states).transpose(1, 2)
+            for ask, find, compare in zip(self.ask, self.find, self.compare, strict=True)
+        )
+        return start, end
+
+
 class LacunaSentenceHead(nn.Module):
     """Does the second segment continue the first? Two logits for each row.
 
@@ -174,7 +199,12 @@ class LacunaPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
     # A pretrained model may hold parts that a head does not use; dropping them is intended.
-    _keys_to_ignore_on_load_unexpected = [r"^lm_head\.", r"^transform\.", r"^sentence_head\.", r"^(model\.)?pooler\."]
+    _keys_to_ignore_on_load_unexpected = [
+        r"^lm_head\.",
+        r"^transform\.",
+        r"^(sentence_head|spans)\.",
+        r"^(model\.)?pooler\.",
+    ]
 
     def __init__(self, config: LacunaConfig, *inputs: Any, **kwargs: Any) -> None:
         name = type(self).__name__
@@ -223,20 +253,6 @@ class LacunaPreTrainedModel(PreTrainedModel):
             init.xavier_uniform_(weight)
         else:
             init.normal_(weight, mean=0.0, std=std)
-
-    def _check_and_adjust_attn_implementation(
-        self, attn_implementation: str | None, *args: Any, **kwargs: Any
-    ) -> str | None:
-        """A score of the textbook has one implementation, its own, and that implementation belongs to it alone."""
-        score = self.config.attention_score
-        if score == "scaled_dot_product" and attn_implementation not in SCORES:
-            return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
-        if score in SCORES and attn_implementation in (None, "eager", score):
-            return score
-        raise ConfigurationError(
-            f"attn_implementation={attn_implementation!r} cannot compute attention_score={score!r}"
-            + (f"; leave it out, or give {score!r}" if score in SCORES else "")
-        )
 
     def _resize_token_embeddings(self, new_num_tokens: int, *args: Any, **kwargs: Any) -> nn.Module:
         """Resize the second table too, where encoder and decoder have one each."""
@@ -1037,25 +1053,6 @@ class LacunaTaskModel(LacunaPreTrainedModel):
         return self.dropout(states if self.transform is None else self.transform(states))
 
 
-class LacunaForNextSentencePrediction(LacunaTaskModel):
-    """Does the second segment continue the first? Labels [B]: 0 when it does, 1 when it does not."""
-
-    output_class = NextSentencePredictorOutput
-
-    def __init__(self, config: LacunaConfig) -> None:
-        super().__init__(config)
-        self.model = LacunaModel(config)
-        self.sentence_head = LacunaSentenceHead(config)
-        self.post_init()
-
-    def make_logits(self, outputs: ModelOutput, **inputs: Any) -> Tensor:
-        segments = find_segments(inputs["input_ids"], inputs["token_type_ids"], sep_token_id=self.config.sep_token_id)
-        return self.sentence_head(outputs, inputs["attention_mask"], segments)
-
-    def make_loss(self, logits: Tensor, labels: Tensor, num_items: int | Tensor | None) -> Tensor:
-        return relation_loss(logits, labels, num_items=num_items)
-
-
 class LacunaForSequenceClassification(LacunaTaskModel):
     """One class, several labels or numbers for each row; for labels see `classification_loss`.
 
@@ -1100,12 +1097,17 @@ class LacunaForTokenClassification(LacunaTaskModel):
 class LacunaForQuestionAnswering(LacunaTaskModel):
     """Start and end of the answer to a question, as a span of the text that follows it."""
 
+    can_take_hints = True  # document_bounds
+
     def __init__(self, config: LacunaConfig) -> None:
         super().__init__(config)
         self.build(config, per_token=True)
+        if config.question_aware:
+            self.transform, self.spans = None, LacunaSpanHead(config)
+        else:
+            self.qa_outputs = LacunaClassifier(config.hidden_size, 2)
         if self.transform is None:
             self.dropout.p = 0.0
-        self.qa_outputs = LacunaClassifier(config.hidden_size, 2)
         self.post_init()
 
     @can_return_tuple
@@ -1119,15 +1121,28 @@ class LacunaForQuestionAnswering(LacunaTaskModel):
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
         num_items_in_batch: int | Tensor | None = None,
+        question_positions: Tensor | None = None,
         **kwargs: Any,
     ) -> QuestionAnsweringModelOutput | Seq2SeqQuestionAnsweringModelOutput:
         """Score every token as start and as end of the answer.
 
-        `start_positions`, `end_positions`: [B], token numbers; those outside the row are ignored.
+        Args:
+            start_positions, end_positions: [B], token numbers; those outside the row are ignored.
+            question_positions: [B, Q], with `question_aware`: tokens whose states ask; logits are then [B, Q, T].
+                None: the first separator of each row, with which a question ends.
         """
         kwargs = {"use_cache": False, "inputs_embeds": inputs_embeds, **kwargs}
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, **kwargs)
-        start_logits, end_logits = self.qa_outputs(self.prepare(outputs.last_hidden_state)).unbind(-1)
+        states = outputs.last_hidden_state
+        if not self.config.question_aware:
+            start_logits, end_logits = self.qa_outputs(self.prepare(states)).unbind(-1)
+        elif question_positions is not None:
+            start_logits, end_logits = self.spans(states, question_positions)
+        elif input_ids is None:
+            raise ValueError("with question_aware give input_ids or question_positions: where do questions end?")
+        else:
+            places = (input_ids == self.config.sep_token_id).int().argmax(dim=1, keepdim=True)
+            start_logits, end_logits = (logits.squeeze(1) for logits in self.spans(states, places))
         loss = None
         if (start_positions is None) != (end_positions is None):
             raise ValueError("give both start_positions and end_positions, or neither")

@@ -271,7 +271,7 @@ CONVERSIONS: dict[str, Conversion] = {
         """),
         heads={
             **heads("Bert", Model=[], ForPreTraining=[*_BERT_PREDICTIONS, *_BERT_RELATION]),
-            **heads("Bert", ForMaskedLM=_BERT_PREDICTIONS, ForNextSentencePrediction=_BERT_RELATION),
+            **heads("Bert", ForMaskedLM=_BERT_PREDICTIONS),
             **heads("Bert", ForSequenceClassification=_CLASSIFIER, ForTokenClassification=_CLASSIFIER),
             **heads("Bert", ForMultipleChoice=_CHOICE),
             "LacunaForQuestionAnswering": Head("BertForQuestionAnswering", _ANSWER, num_labels=2),

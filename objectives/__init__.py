@@ -22,12 +22,13 @@ from .hybrid import HybridLanguageModelling
 from .mlm import MaskedLanguageModelling
 from .pairs import MaskedLanguageModellingWithOrder, MaskedLanguageModellingWithPairs, PassagePrediction
 from .show import show_examples
+from .spans import RecurringSpans
 
 OBJECTIVES |= {
     kind.name: kind
     for kind in (
         *(MaskedLanguageModelling, MaskedLanguageModellingWithPairs, MaskedLanguageModellingWithOrder),
-        *(PassagePrediction, CausalLanguageModelling, HybridLanguageModelling, Denoising),
+        *(PassagePrediction, CausalLanguageModelling, HybridLanguageModelling, Denoising, RecurringSpans),
     )
 }
 

@@ -52,9 +52,6 @@ class ObjectiveArguments(Arguments):
         "How documents fill rows: concatenate (cut at row ends) or none (padded). Attention never crosses documents. "
         "Sentence pairs always have a row each.",
     )
-    short_sequence_probability: float = _objective(
-        0.0, "Fraction of sentence pairs cut to a random shorter length (BERT: 0.1).", advanced=True
-    )
     hybrid_causal_share: float = _objective(
         0.5, "Fraction of rows of --objective hybrid that are causal; the rest are masked.", advanced=True
     )
@@ -77,9 +74,7 @@ class ObjectiveArguments(Arguments):
         self.sequence_length, self.sequence_length_at = Numbers(self.sequence_length), Numbers(self.sequence_length_at)
         self._check_stages()
         check_range(self, "mask_probability", above=0, at_most=1)
-        check_range(
-            self, "mask_replace_prob", "random_replace_prob", "short_sequence_probability", at_least=0, at_most=1
-        )
+        check_range(self, "mask_replace_prob", "random_replace_prob", at_least=0, at_most=1)
         check_range(self, "eval_fraction", at_least=0, below=1)
         check_range(self, "hybrid_causal_share", above=0, below=1)
         check_range(self, "max_eval_examples", "show_examples", at_least=0)

@@ -7,7 +7,7 @@ Hinton et al., 2015 (https://arxiv.org/abs/1503.02531). Of each target only the 
         offsets.bin                  int64 [examples + 1], in targets
         ids.bin, log_probs.bin       uint16 (or int32) and float16 [targets, top_k], likeliest first
 
-So what is asked must not depend on when it is seen: it is a row, for `mlm` with one of its `--mask_variants` masks.
+So what is asked must not depend on when it is seen: it is a row, for `mlm` always with the same masks.
 Answers are written in a hidden folder beside their place, which is renamed when they are whole.
 """
 
@@ -61,11 +61,10 @@ class DistillationArguments(Arguments):
         0.9, "Share of the loss that is what the teacher expects; the rest is the text itself.", advanced=True
     )
     top_k: int = _teacher(16, "Likeliest tokens of the teacher that are kept for each target.", advanced=True)
-    mask_variants: int = _teacher(1, "Masks of each row, in turn; the teacher is asked about each.", advanced=True)
 
     def __post_init__(self) -> None:
         check_range(self, "distill_weight", above=0, at_most=1)
-        check_range(self, "top_k", "mask_variants", at_least=1)
+        check_range(self, "top_k", at_least=1)
         for name, value in asdict(self).items():
             if not self.teacher and value != getattr(type(self), name):
                 raise InputError(f"--{name} {value} means nothing without --teacher; leave it out")
@@ -118,8 +117,7 @@ def teacher_nats(student: Tensor, ids: Tensor, log_probs: Tensor) -> Tensor:
 class Distilled(PackedPrediction):
     """What objectives of students share; it comes before the objective that they would have without a teacher.
 
-    Rows, held-out examples and scores are those of that objective. Sample number g shows its row as variant
-    `g // rows % mask_variants`, whose masks are drawn from (seed, row, variant).
+    Rows, held-out examples and scores are those of that objective; masks are drawn from (seed, row).
     """
 
     teachers: tuple[str, ...]  # how the class of a teacher is named, at its end
@@ -128,25 +126,18 @@ class Distilled(PackedPrediction):
     def __init__(self, *, how: DistillationArguments, **parts: Any) -> None:
         super().__init__(**parts)
         self.how = how
-        if how.mask_variants > 1 and "masking" not in self.options:
-            raise InputError(
-                f"--mask_variants {how.mask_variants} means nothing to --objective {self.name}, which masks nothing; "
-                "leave it out"
-            )
         if how.top_k > self.tokens.vocab_size:
             raise InputError(
                 f"--top_k {how.top_k} is more than the {self.tokens.vocab_size} tokens there are; lower it"
             )
 
     def example(self, row: int, index: int) -> dict[str, Any]:
-        """Row `row` in the variant whose turn it is, and the teacher's answers [num_targets, top_k]."""
-        number = row + index // self.num_examples % self.how.mask_variants * self.num_examples
-        return {**self._asked(number), **(self.answers[number] if self.answers else {})}
+        """Row `row`, and the teacher's answers [num_targets, top_k]."""
+        return {**self._asked(row), **(self.answers[row] if self.answers else {})}
 
-    def _asked(self, number: int) -> dict[str, Any]:
-        """What the teacher is asked, one of `num_examples * mask_variants` examples."""
-        row = self.rows[number % self.num_examples]
-        return self._example(row, number, rate=self.arguments.mask_rate, held_out=False)
+    def _asked(self, row: int) -> dict[str, Any]:
+        """What the teacher is asked of a row."""
+        return self._example(self.rows[row], row, rate=self.arguments.mask_rate, held_out=False)
 
     def collate(self, examples: list[dict[str, Any]]) -> Tensors:
         """As without a teacher, and the answers at all N targets of the batch in row-major order, [N, top_k]."""
@@ -188,7 +179,7 @@ class Distilled(PackedPrediction):
         facts: dict[str, Any] = {name: getattr(self.arguments, name) for name in names} | made_of
         facts |= {"version": VERSION, "objective": self.name, "length": self.sequence_length, "seed": self.seed}
         facts |= {"mask_probability": self.arguments.mask_rate, "rows": self.rows.sizes}
-        facts |= {"top_k": self.how.top_k, "mask_variants": self.how.mask_variants}
+        facts |= {"top_k": self.how.top_k}
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         folder = cache_folder() / "teachers" / digest[:16]
         waiting = f"another process is asking the teacher for {folder}; waiting for it"
@@ -201,7 +192,7 @@ class Distilled(PackedPrediction):
 
     def _ask(self, teacher: nn.Module, folder: Path, facts: dict[str, Any], device: torch.device) -> None:
         """Say how large the answers will be, and write them."""
-        numbers, began = range(self.num_examples * self.how.mask_variants), time.perf_counter()
+        numbers, began = range(self.num_examples), time.perf_counter()
         counted = progress_bar(numbers, doing="counting targets", unit="row")
         offsets = np.cumsum([0, *(int((self._asked(number)["labels"] != IGNORED).sum()) for number in counted)])
         dtype, targets = np.dtype("uint16" if self.tokens.vocab_size <= 1 << 16 else "int32"), int(offsets[-1])

@@ -157,17 +157,11 @@ class Chunk(NamedTuple):
 class Chunks:
     """Chunks of documents, from which sentence pairs are made. Of each only the first sentence is kept, 8 bytes."""
 
-    def __init__(
-        self, *, store: Store, documents: np.ndarray, length: int, short_probability: float, seed: int, source: int
-    ) -> None:
+    def __init__(self, *, store: Store, documents: np.ndarray, length: int, source: int) -> None:
         """Group consecutive sentences of each document until they reach `length` tokens or the document ends.
 
-        As in BERT, the last sentence of a chunk may exceed `length`; the pair is cut to size afterwards.
-
-        Args:
-            documents: int64 [num_documents, 2], first and one past the last sentence, in ascending order.
-            short_probability: share of chunks whose goal is not `length` but drawn from 2 to `length`, as in BERT.
-                BERT draws one per document; here each chunk has its own, from (seed, first sentence).
+        As in BERT, the last sentence of a chunk may exceed `length`; the pair is cut to size afterwards. `documents`:
+        int64 [num_documents, 2], first and one past the last sentence, in ascending order.
         """
         self._source = source
         self._begins, self._ends = np.ascontiguousarray(documents[:, 0]), np.ascontiguousarray(documents[:, 1])
@@ -175,12 +169,7 @@ class Chunks:
         found, cursors, ends = [np.zeros(0, dtype=np.int64)], self._begins, self._ends
         while len(cursors):  # one chunk of every document that is not at its end
             found.append(cursors)
-            goals = np.full(len(cursors), length, dtype=np.int64)
-            if short_probability:
-                is_short = hashed(cursors, seed=seed, stream="short") < short_probability
-                drawn = 2 + (hashed(cursors, seed=seed, stream="goal") * (length - 1)).astype(np.int64)
-                goals[is_short] = drawn[is_short]
-            reached = np.searchsorted(offsets, offsets[cursors] + goals, side="left")
+            reached = np.searchsorted(offsets, offsets[cursors] + length, side="left")
             goes_on = reached < ends
             cursors, ends = reached[goes_on], ends[goes_on]
         self.starts = np.sort(np.concatenate(found))
@@ -195,20 +184,3 @@ class Chunks:
         if chunk + 1 < len(self.starts):
             last = min(last, int(self.starts[chunk + 1]))
         return Chunk(self._source, document, first, last)
-
-
-def hashed(numbers: np.ndarray, *, seed: int, stream: str) -> np.ndarray:
-    """A random number from 0 to 1 for each of many numbers at once: float64, in the shape of `numbers`.
-
-    The output function of SplitMix64 (Steele, Lea and Flood, 2014, https://doi.org/10.1145/2714064.2660195) of the
-    number, and of seed and stream mixed the same way.
-    """
-
-    def mix(state: np.ndarray) -> np.ndarray:
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return state ^ (state >> np.uint64(31))
-
-    key = np.array([seed % 2**64, int.from_bytes(stream.encode()[:8], "little")], dtype=np.uint64)
-    states = mix(mix(key[:1]) + key[1:]) + np.asarray(numbers).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    return (mix(mix(states)) >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -33,7 +33,7 @@ Pair = tuple[np.ndarray, np.ndarray, int]  # A and B, together at most `room` to
 class ChunkPrediction(MaskedPrediction):
     """An objective whose rows are chunks of consecutive sentences, each cut in two."""
 
-    options = (*MaskedPrediction.options, "short_sequence_probability")
+    options = MaskedPrediction.options
     num_frames = 3  # special tokens of a row
 
     @property
@@ -42,14 +42,7 @@ class ChunkPrediction(MaskedPrediction):
         return self.sequence_length - self.num_frames
 
     def _rows_of(self, documents: np.ndarray, source: int) -> Chunks:
-        return Chunks(
-            store=self.store,
-            documents=documents,
-            length=self.room,
-            short_probability=self.arguments.short_sequence_probability,
-            seed=self.seed,
-            source=source,
-        )
+        return Chunks(store=self.store, documents=documents, length=self.room, source=source)
 
     def _text(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
         """The tokens of a chunk, int64, and where each of its sentences begins among them, the end included."""

@@ -18,6 +18,7 @@ from lacuna.common.private import counted
 from .base import PackedPrediction, TokenPrediction
 from .data import IGNORED
 from .pairs import PairPrediction
+from .spans import RecurringSpans
 
 WIDTH = 118  # columns of the text that is printed, where the terminal is not narrower
 
@@ -91,16 +92,19 @@ class _Page:
         return [answer, sizes, self._count(example["labels"], example["input_ids"])], lines
 
     def _packed(self, example: dict[str, Any]) -> tuple[list[str], list[str]]:
-        ids, labels = example["input_ids"], example["labels"]
+        ids, asks = example["input_ids"], isinstance(self.objective, RecurringSpans)
+        labels = np.full_like(ids, IGNORED) if asks else example["labels"]
         size = int(np.flatnonzero(ids != self.tokens.pad)[-1]) + 1
         starts = np.flatnonzero(example["position_ids"][:size] == 0).tolist() if "position_ids" in example else [0]
         is_next = bool(example.get("is_causal", self.objective.shape == "decoder"))
         lines = []
         for place, (left, right) in enumerate(pairwise([*starts, size])):
-            if place:
-                lines.append("├" + "─" * 39)
+            lines += ["├" + "─" * 39] * bool(place)
             here = slice(left, right)
-            text = self._given(ids[here]) if is_next else self._marked(ids[here], labels[here])
+            if asks:
+                text = self._asking(example, here)
+            else:
+                text = self._given(ids[here]) if is_next else self._marked(ids[here], labels[here])
             original = np.where(labels[here] == IGNORED, ids[here], labels[here])
             begins = "" if original[0] == self.tokens.start else "…"
             ends = "" if original[-1] == self.tokens.end else "…"
@@ -110,7 +114,8 @@ class _Page:
             facts[0] += f", {len(ids) - size} of padding"
         if "is_causal" in example:
             facts.insert(0, "causal" if is_next else "masked")
-        return [*facts, self._count(labels, ids[:size])], lines
+        count = int((example["labels"] != IGNORED).sum())
+        return [*facts, counted(count, "hidden span") if asks else self._count(labels, ids[:size])], lines
 
     def _denoising(self, example: dict[str, Any]) -> tuple[list[str], list[str]]:
         sides = []
@@ -120,13 +125,26 @@ class _Page:
             sides.append([example[ids][left:right] for left, right in pairwise(bounds)])
         lines = []
         for place, (source, target) in enumerate(zip(*sides, strict=True)):
-            if place:
-                lines.append("├" + "─" * 39)
+            lines += ["├" + "─" * 39] * bool(place)
             begins = "" if source[0] == self.tokens.start else "…"
             lines += self._wrapped(begins + self._text(source), first="│ reads   ", later="│         ")
             lines += self._wrapped(self._text(target[target != IGNORED]), first="│ writes  ", later="│         ")
         sizes = f"{len(example['input_ids'])} tokens to read, {len(example['labels'])} to write"
         return [sizes, counted(len(sides[0]), "document")], lines
+
+    def _asking(self, example: dict[str, Any], here: slice) -> str:
+        """Text with hidden spans as what they ask for, and what answers them."""
+        ids = example["input_ids"]
+        marks: dict[int, tuple[str, int]] = {}
+        for place, first, last in zip(example["question_positions"], example["labels"], example["ends"], strict=True):
+            words = self._text(ids[first : last + 1])
+            if place != IGNORED:
+                marks |= {place: (f"⟦{words}→[SEP]⟧", place + 1), first: (f"‹{words}›", last + 1)}
+        text, left = "", here.start
+        for first in sorted(place for place in marks if here.start <= place < here.stop):
+            text += self._text(ids[left:first]) + marks[first][0]
+            left = marks[first][1]
+        return text + self._text(ids[left : here.stop])
 
     def _count(self, labels: np.ndarray, ids: np.ndarray) -> str:
         """How many targets there are; the share is of the text, without special tokens."""

@@ -82,11 +82,11 @@ CLAIMS: dict[str, list[str]] = {
         "{transfer-curve[models][runs/novels_20_minutes][7][first_weights][1]:.3f} | "
         "{transfer-curve[models][runs/novels_20_minutes][7][pretrained][0]:.3f} ± "
         "{transfer-curve[models][runs/novels_20_minutes][7][pretrained][1]:.3f} |",
-        "(SQuAD): F1 | {transfer-curve[models][runs/novels_20_minutes][4][words]:.3f} | "
-        "{transfer-curve[models][runs/novels_20_minutes][4][first_weights][0]:.3f} ± "
-        "{transfer-curve[models][runs/novels_20_minutes][4][first_weights][1]:.3f} | "
-        "{transfer-curve[models][runs/novels_20_minutes][4][pretrained][0]:.3f} ± "
-        "{transfer-curve[models][runs/novels_20_minutes][4][pretrained][1]:.3f} |",
+        "(SQuAD): F1 | {transfer-spans[models][runs/spans_after_13_minutes][0][words]:.3f} | "
+        "{transfer-spans[models][runs/spans_after_13_minutes][0][first_weights][0]:.3f} ± "
+        "{transfer-spans[models][runs/spans_after_13_minutes][0][first_weights][1]:.3f} | "
+        "{transfer-spans[models][runs/spans_after_13_minutes][0][pretrained][0]:.3f} ± "
+        "{transfer-spans[models][runs/spans_after_13_minutes][0][pretrained][1]:.3f} |",
         "2,000 labels: accuracy | {transfer-curve[models][runs/novels_20_minutes][2][words]:.3f} | "
         "{transfer-curve[models][runs/novels_20_minutes][2][first_weights][0]:.3f} ± "
         "{transfer-curve[models][runs/novels_20_minutes][2][first_weights][1]:.3f} | "

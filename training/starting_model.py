@@ -34,9 +34,14 @@ def starting_model(
     transformers.set_seed(seed)
     if arguments.model:
         model = modeling.as_ours(_load(arguments, arguments.model, objective.head, tokenizer, length))
+        kind = None
         if objective.head == _BOTH_HEADS and type(model) is modeling.LacunaForMaskedLM:
-            masked, model = model, modeling.LacunaForPreTraining(model.config)
-            model.load_state_dict(masked.state_dict(), strict=False)  # all but the sentence head, which is new
+            kind = modeling.LacunaForPreTraining
+        elif objective.name == "spans" and getattr(model.config, "question_aware", None) is False:
+            kind, model.config.question_aware = modeling.LacunaForQuestionAnswering, True
+        if kind:
+            old, model = model, kind(model.config)
+            model.load_state_dict(old.state_dict(), strict=False)  # all but the head, which is new
         return _read_by(model, objective)
     family = arguments.family or DEFAULT_FAMILY[objective.shape]
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos", "cls", "sep")}
@@ -44,6 +49,7 @@ def starting_model(
         family,
         arguments.size,
         hybrid=objective.name == "hybrid",
+        question_aware=objective.name == "spans",
         vocab_size=-(-len(tokenizer) // 64) * 64,
         max_position_embeddings=max(length, 512),
         **ids,

@@ -369,7 +369,6 @@ HEADS = [
     ("modernbert", "LacunaModel"),
     ("qwen3", "LacunaForCausalLM"),
     ("bart", "LacunaForConditionalGeneration"),
-    ("bert", "LacunaForNextSentencePrediction"),
     ("gpt2", "LacunaForSequenceClassification"),
     ("llama", "LacunaForTokenClassification"),
     ("bart", "LacunaForQuestionAnswering"),

@@ -73,10 +73,6 @@ def a_class_for_each_token(tokenizer: PreTrainedTokenizerFast, text: str, number
     return row | {"labels": [-100 if skip else name for skip, name in zip(special, classes, strict=True)]}
 
 
-def which_text_follows(tokenizer: PreTrainedTokenizerFast, text: str, number: int) -> Row:
-    return dict(tokenizer(text, "The dog runs." if number % 2 else text)) | {"labels": number % 2}
-
-
 def one_of_two_endings(tokenizer: PreTrainedTokenizerFast, text: str, number: int) -> Row:
     return dict(tokenizer([text, text], ["The fox.", "The city."])) | {"labels": number % 2}
 
@@ -121,7 +117,6 @@ CASES = {
     "tokens": Case(TOKENS, "modernbert", PRE, a_class_for_each_token, PADS_LABELS, THREE),
     "tokens by decoder": Case(TOKENS, "qwen3", CAUSAL, a_class_for_each_token, PADS_LABELS, THREE),
     "choice": Case("AutoModelForMultipleChoice", "bert", PRE, one_of_two_endings, CHOICES),
-    "next sentence": Case("AutoModelForNextSentencePrediction", "bert", PRE, which_text_follows, PADS),
     "text to text": Case("AutoModelForSeq2SeqLM", "bart", SEQ2SEQ, the_end_from_the_beginning, TWO_SIDES),
 }
 QUICK = ("masked", "pretraining", "causal", "class", "answer", "text to text")

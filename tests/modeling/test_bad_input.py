@@ -40,7 +40,6 @@ def inputs_for(head: str) -> dict[str, Tensor]:
 def limit_of(head: str) -> tuple[str, int]:
     """Which field limits the labels of a head, and how many of them there are."""
     return {
-        "LacunaForNextSentencePrediction": ("number of sentence relations", 2),
         "LacunaForSequenceClassification": ("num_labels", CLASSES),
         "LacunaForTokenClassification": ("num_labels", CLASSES),
         "LacunaForMultipleChoice": ("number of choices", CHOICES),
@@ -48,7 +47,7 @@ def limit_of(head: str) -> tuple[str, int]:
 
 
 def labels_for(head: str) -> Tensor:
-    per_row = ("LacunaForNextSentencePrediction", "LacunaForSequenceClassification", "LacunaForMultipleChoice")
+    per_row = ("LacunaForSequenceClassification", "LacunaForMultipleChoice")
     shape = (ROWS,) if head in per_row else (ROWS, LENGTH)
     return torch.randint(0, limit_of(head)[1], shape, generator=torch.Generator().manual_seed(1))
 

@@ -20,7 +20,7 @@ from lacuna.modeling import (
 ALWAYS = {"AutoConfig", "AutoModel", "AutoModelForSequenceClassification", "AutoModelForQuestionAnswering"}
 OWN = {
     "encoder": {
-        *("AutoModelForPreTraining", "AutoModelForMaskedLM", "AutoModelForNextSentencePrediction"),
+        *("AutoModelForPreTraining", "AutoModelForMaskedLM"),
         *("AutoModelForTokenClassification", "AutoModelForMultipleChoice"),
     },
     "decoder": {"AutoModelForCausalLM", "AutoModelForTokenClassification", "AutoModelForMultipleChoice"},

@@ -335,9 +335,8 @@ def test_attention_weights_equal_native(name: str) -> None:
     model = from_native(native)
     assert native.config._attn_implementation == "sdpa"
     native.set_attn_implementation("eager")
-    if model.config.attention_score == "scaled_dot_product":  # other scores have one implementation
-        assert model.config._attn_implementation == "sdpa"
-        model.set_attn_implementation("eager")
+    assert model.config._attn_implementation == "sdpa"
+    model.set_attn_implementation("eager")
     inputs = make_inputs(native)
     expected, outputs = (flat(each(**inputs, output_attentions=True)) for each in (native, model))
     names = [key for key in expected if "attentions" in key]
@@ -464,8 +463,8 @@ def native_classes(prefix: str) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("family", "prefix", "theirs_alone", "ours_alone"),
     [
-        ("bert", "Bert", {"BertLMHeadModel"}, set()),
-        ("modernbert", "ModernBert", set(), {"PreTraining", "NextSentencePrediction"}),
+        ("bert", "Bert", {"BertLMHeadModel", "BertForNextSentencePrediction"}, set()),
+        ("modernbert", "ModernBert", set(), {"PreTraining"}),
         ("gpt2", "GPT2", {"GPT2DoubleHeadsModel"}, {"MultipleChoice"}),
         ("llama", "Llama", set(), {"MultipleChoice"}),
         ("qwen3", "Qwen3", set(), {"MultipleChoice"}),
@@ -546,16 +545,16 @@ REFUSED = [
     ("bert", {"qk_norm": True}, "qk_norm=True"),
     ("bert", {"type_vocab_size": 0}, "type_vocab_size=0"),
     ("bert", {"final_logit_softcapping": 30.0}, "final_logit_softcapping=30.0"),
-    ("bert", {"attention_score": "additive"}, "attention_score='additive'"),
+    ("bert", {"attention_score": "dot_product"}, "attention_score='dot_product'"),
     ("bert", {"position_type": "sinusoidal"}, "position_type='sinusoidal'"),
     ("bert", {"num_key_value_heads": 2}, "num_key_value_heads=2"),
     ("bert", {"prediction_act": "relu"}, "prediction_act='relu'"),
     ("bert", {"layer_types": PATTERN, "sliding_window": 4}, "layer_types="),
+    ("modernbert", {"question_aware": True}, "question_aware=True"),
     ("modernbert", {"type_vocab_size": 2}, "type_vocab_size=2"),
     ("modernbert", {"classifier_pooling": "last"}, "classifier_pooling='last'"),
     ("modernbert", {"classifier_transform": "none"}, "classifier_transform='none'"),
     ("modernbert", {"head_dim": 10}, "head_dim=10"),
-    ("gpt2", {"attention_score": "multiplicative"}, "attention_score='multiplicative'"),
     ("gpt2", {"lm_head_bias": True}, "lm_head_bias=True"),
     ("gpt2", {"norm_bias": False}, "norm_bias=False"),
     ("gpt2", {"position_offset": 2}, "position_offset=2"),

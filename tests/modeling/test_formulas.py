@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -11,15 +11,9 @@ from random_models import LANGUAGE_HEADS, assert_agree, make_model, random_ids, 
 from torch import Tensor, nn
 
 from lacuna import modeling
-from lacuna.modeling import ConfigurationError, LacunaConfig, LacunaModel
-from lacuna.modeling.attention_lacuna import (
-    SCORES,
-    MultiplicativeScore,
-    apply_rotary,
-    sinusoidal_positions,
-    weigh_values,
-)
-from lacuna.modeling.configuration_lacuna import SHAPES, AttentionScore
+from lacuna.modeling import LacunaConfig, LacunaModel
+from lacuna.modeling.attention_lacuna import apply_rotary, sinusoidal_positions, weigh_values
+from lacuna.modeling.configuration_lacuna import SHAPES
 from lacuna.modeling.kernels_lacuna import group_documents
 from lacuna.modeling.layers_lacuna import LacunaAttention, LacunaLayer, LacunaRMSNorm, build_norm
 
@@ -30,6 +24,7 @@ SMALL = {
     "position_type": "none",
 }  # fmt: skip
 BY_SHAPE = list(LANGUAGE_HEADS.items())
+SCORES = ("scaled_dot_product", "dot_product")
 
 
 def small(shape: str = "encoder", **fields: Any) -> LacunaConfig:
@@ -43,16 +38,10 @@ def table_of(model: Any) -> nn.Embedding:
 # --------------------------------------------------------------------------------------------------- attention scores
 
 
-def score_by_hand(attention: Any, head: int, query: Tensor, key: Tensor) -> Tensor:
+def score_by_hand(attention: Any, query: Tensor, key: Tensor) -> Tensor:
     """One score of one query [D] and one key [D], a sum over the dimensions of a head."""
-    name, size = attention.config.attention_score, len(query)
-    if name in ("dot_product", "scaled_dot_product"):
-        product = torch.stack([query[i] * key[i] for i in range(size)]).sum()
-        return product if name == "dot_product" else product / math.sqrt(size)
-    weight = attention.score.weight[head]
-    if name == "multiplicative":
-        return torch.stack([query[i] * weight[i, j] * key[j] for i in range(size) for j in range(size)]).sum()
-    return torch.stack([weight[i] * torch.tanh(query[i] + key[i]) for i in range(size)]).sum()
+    product = torch.stack([query[i] * key[i] for i in range(len(query))]).sum()
+    return product if attention.config.attention_score == "dot_product" else product / math.sqrt(len(query))
 
 
 def attend_by_hand(attention: Any, states: Tensor, seen: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,8 +58,7 @@ def attend_by_hand(attention: Any, states: Tensor, seen: Tensor, visible: Tensor
                 query = attention.q_proj(states[row, token])[of_query]
                 others = [other for other in range(seen.shape[1]) if visible[row, token, other]]
                 scores = [
-                    score_by_hand(attention, head, query, attention.k_proj(seen[row, other])[of_key])
-                    for other in others
+                    score_by_hand(attention, query, attention.k_proj(seen[row, other])[of_key]) for other in others
                 ]
                 exponentials = [score.exp() for score in scores]
                 shares = [exponential / sum(exponentials) for exponential in exponentials]
@@ -96,11 +84,12 @@ def listen(model: nn.Module) -> list[tuple[LacunaAttention, Tensor, Tensor, Tens
 
 
 @pytest.mark.parametrize("key_value_heads", [4, 2, 1])
-@pytest.mark.parametrize("score", sorted(SCORES))
+@pytest.mark.parametrize("score", SCORES)
 def test_textbook_attention_is_the_formula_in_every_place_of_a_model(score: str, key_value_heads: int) -> None:
     """In the encoder, the decoder and between them, with padding on either side."""
     fields = {"num_key_value_heads": key_value_heads, "num_hidden_layers": 1, "head_dim": 3, "attention_bias": True}
-    model = make_model(small("encoder-decoder", attention_score=score, **fields), "LacunaModel", seed=3)
+    config = small("encoder-decoder", attention_score=score, **fields)
+    model = make_model(config, "LacunaModel", seed=3, implementation="eager")
     read_mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
     written_mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
     heard = listen(model)
@@ -123,7 +112,7 @@ def test_textbook_attention_is_the_formula_in_every_place_of_a_model(score: str,
 
 
 @pytest.mark.parametrize("is_cross", [False, True])
-@pytest.mark.parametrize("score", get_args(AttentionScore))
+@pytest.mark.parametrize("score", SCORES)
 def test_gradients_of_attention_are_those_of_the_formula(score: str, is_cross: bool) -> None:
     model = make_model(small("encoder-decoder", attention_score=score, head_dim=3), "LacunaModel", seed=1)
     layer = model.decoder.layers[1]
@@ -138,38 +127,11 @@ def test_gradients_of_attention_are_those_of_the_formula(score: str, is_cross: b
     output, _ = attention(states, attention_mask=visible[:, None], **arguments)
     expected, _ = attend_by_hand(attention, states, seen, visible)
     parameters = dict(attention.named_parameters())
-    assert ("score.weight" in parameters) == (score in ("multiplicative", "additive"))
     actual = torch.autograd.grad(weigh(output), list(parameters.values()))
     by_hand = torch.autograd.grad(weigh(expected), list(parameters.values()))
     for name, gradient, wanted in zip(parameters, actual, by_hand, strict=True):
         assert wanted.any(), name
         assert_agree(gradient, wanted)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("score", sorted(SCORES))
-def test_a_textbook_score_has_its_own_implementation_alone(score: str, shape: str) -> None:
-    model = make_model(small(shape, attention_score=score), "LacunaModel")
-    ids = random_ids(2, 5, seed=0)
-    before = model(ids).last_hidden_state
-    for implementation in ("sdpa", "flex_attention", "flash_attention_2", *(set(SCORES) - {score})):
-        message = f"attn_implementation='{implementation}' cannot compute attention_score='{score}'"
-        with pytest.raises(ConfigurationError, match=message):
-            model.set_attn_implementation(implementation)
-        with pytest.raises(ConfigurationError, match=message):
-            LacunaModel._from_config(small(shape, attention_score=score), attn_implementation=implementation)
-    for implementation in ("eager", score):
-        model.set_attn_implementation(implementation)
-        assert torch.equal(model(ids).last_hidden_state, before)
-
-
-@pytest.mark.parametrize("score", sorted(SCORES))
-def test_scaled_attention_refuses_the_implementations_of_the_textbook(score: str) -> None:
-    message = f"attn_implementation='{score}' cannot compute attention_score='scaled_dot_product'"
-    with pytest.raises(ConfigurationError, match=message):
-        LacunaModel(small()).set_attn_implementation(score)
-    with pytest.raises(ConfigurationError, match=message):
-        LacunaModel._from_config(small(), attn_implementation=score)
 
 
 # ----------------------------------------------------------------------------------------- positions and embeddings
@@ -400,13 +362,12 @@ def assert_dropped(states: Tensor, *, kept: float, rate: float = 0.25) -> None:
     assert_agree(states[states != 0], torch.full_like(states[states != 0], kept))
 
 
-@pytest.mark.parametrize("kind", ["eager", "sdpa", "groups", *sorted(SCORES)])
+@pytest.mark.parametrize("kind", ["eager", "sdpa", "groups"])
 def test_attention_weights_are_dropped_at_their_rate(kind: str) -> None:
     """Equal weights of 64 tokens; with values that are unit vectors, the output is the weights themselves."""
     size, seen = 64, 32 if kind == "groups" else 64
-    score = kind if kind in SCORES else "scaled_dot_product"
     one_head = {"hidden_size": size, "head_dim": size, "num_attention_heads": 1, "num_key_value_heads": 1}
-    config = small(**one_head, attention_dropout=0.25, attention_score=score)
+    config = small(**one_head, attention_dropout=0.25)
     config._attn_implementation = "sdpa" if kind == "groups" else kind
     attention = constant(LacunaAttention(config, 0, stack="encoder"))
     for projection in (attention.v_proj, attention.o_proj):
@@ -489,8 +450,6 @@ def expected_std(name: str, weight: Tensor, config: LacunaConfig) -> float:
     """Standard deviation of a matrix as it starts, by its name, written out for each distribution."""
     std, kind = config.initializer_range, config.initialization
     is_last = name in ("classifier.weight", "qa_outputs.weight", "score.weight")
-    if name.endswith("score.weight") and not is_last:
-        return config.head_dim**-0.5  # of additive attention
     if kind == "xavier_uniform":
         return config.hidden_size**-0.5 if ".embed_" in name else math.sqrt(2 / sum(weight.shape))
     if kind == "truncated_normal" and is_last:
@@ -509,7 +468,7 @@ def test_weights_start_as_the_formula_says(shape: str, head: str, kind: str) -> 
     paired = {"num_decoder_layers": 3} if shape == "encoder-decoder" else {}
     # 64^-0.5 = 0.125: a distribution is chosen by what a matrix is for, not by its standard deviation.
     for std in (0.03, 0.125):
-        model = fresh(head, shape, initialization=kind, initializer_range=std, attention_score="additive", **paired)
+        model = fresh(head, shape, initialization=kind, initializer_range=std, **paired)
         for name, weight in model.named_parameters():
             weight = weight.detach()
             if weight.dim() == 1:
@@ -522,23 +481,10 @@ def test_weights_start_as_the_formula_says(shape: str, head: str, kind: str) -> 
             # Five standard errors of a standard deviation.
             assert abs(float(weight.std()) / wanted - 1) < 5 / math.sqrt(2 * weight.numel()), (name, std)
             assert abs(float(weight.mean())) < 5 * wanted / math.sqrt(weight.numel()), (name, std)
-            is_score = name.endswith("attention.score.weight")
-            if kind == "truncated_normal" and not is_score:
+            if kind == "truncated_normal":
                 assert weight.abs().max() <= 3 * wanted / CUT * (1 + 1e-6), name
-            if kind == "xavier_uniform" and not is_score and ".embed_" not in name:
+            if kind == "xavier_uniform" and ".embed_" not in name:
                 assert weight.abs().max() <= math.sqrt(3) * wanted * (1 + 1e-6), name
-
-
-def test_scores_start_where_their_papers_do() -> None:
-    model = fresh("LacunaModel", "decoder", attention_score="multiplicative")
-    for module in model.modules():
-        if isinstance(module, MultiplicativeScore):
-            assert_agree(module.weight, torch.eye(16).expand(4, -1, -1) / 4, tolerance=1e-7)
-    # Then it is the scaled dot product.
-    scaled = LacunaModel(LacunaConfig(**{**WIDE, "shape": "decoder"})).eval()
-    scaled.load_state_dict(model.state_dict(), strict=False)
-    ids = random_ids(2, 6, seed=0)
-    assert_agree(model.eval()(ids).last_hidden_state, scaled(ids).last_hidden_state)
 
 
 @pytest.mark.parametrize("kind", INITIALIZATIONS)

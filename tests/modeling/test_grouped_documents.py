@@ -53,7 +53,7 @@ def packed(lengths: list[list[int]], *, hole: int | None = None) -> tuple[Tensor
 
 @examples(60)
 @given(
-    config=configurations(attention_score="scaled_dot_product", head_dim=8),
+    config=configurations(head_dim=8),
     seed=st.integers(0, 2**20),
     lengths=LENGTHS,
     hole=st.none() | st.integers(0, 9),

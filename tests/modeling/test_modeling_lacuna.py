@@ -468,7 +468,6 @@ def test_gradients_reach_every_parameter(kind: str) -> None:
         "LacunaForSequenceClassification": {"labels": torch.tensor([0, 1, 0])},
         "LacunaForQuestionAnswering": {"start_positions": ids[:, 0] % 10, "end_positions": ids[:, 1] % 10},
         "LacunaForConditionalGeneration": {"labels": ids},
-        "LacunaForNextSentencePrediction": {"labels": torch.tensor([0, 1, 0])},
         "LacunaForTokenClassification": {"labels": ids % 2},
         "LacunaForMultipleChoice": {"labels": torch.tensor([2])},
     }

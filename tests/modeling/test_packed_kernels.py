@@ -165,7 +165,7 @@ def run(model: Any, ids: Tensor, **inputs: Any) -> Tensor:
 
 @examples(60)
 @given(
-    config=configurations(attention_score="scaled_dot_product", head_dim=8),
+    config=configurations(head_dim=8),
     kernel=st.sampled_from(["varlen", "flex"]),
     seed=SEEDS,
     lengths=LENGTHS,

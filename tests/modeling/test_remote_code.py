@@ -123,7 +123,6 @@ CHECKPOINTS = {
     "modernbert_backbone": ("modernbert", "LacunaModel"),
     "bert_classifier": ("bert", "LacunaForSequenceClassification"),
     "modernbert_answers": ("modernbert", "LacunaForQuestionAnswering"),
-    "bert_relation": ("bert", "LacunaForNextSentencePrediction"),
     "bert_choice": ("bert", "LacunaForMultipleChoice"),
     "modernbert_tags": ("modernbert", "LacunaForTokenClassification"),
     "gpt2_causal": ("gpt2", "LacunaForCausalLM"),

@@ -34,10 +34,10 @@ KINDS = fast(STORES, "long documents", "single sentences", "single words and phr
 """Of texts, for a test each."""
 
 
-def accuracy_from_lengths(kind: type, store_of: Any, parts: Any, text: str, short: float = 0.0) -> float:
+def accuracy_from_lengths(kind: type, store_of: Any, parts: Any, text: str) -> float:
     """Share of 2,000 pairs that is judged rightly by the lengths of A and B, after 2,000 to learn from."""
     store = store_of([[[5 + length % 7] * length for length in document] for document in STORES[text]()])
-    work = kind(**parts(store, sequence_length=64, short_sequence_probability=short))
+    work = kind(**parts(store, sequence_length=64))
     rows = np.random.default_rng(0).permutation(np.arange(4000) % work.num_examples)
     examples = [work.example(int(row), index) for index, row in enumerate(rows)]
     second = np.array([example["token_type_ids"].sum() for example in examples])

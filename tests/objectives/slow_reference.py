@@ -192,12 +192,12 @@ def masked(
 # Pairs
 
 
-def chunks_of(lengths: list[int], *, goals: list[int]) -> list[tuple[int, int]]:
-    """First and one past the last sentence of each chunk of a document; `goals` of each sentence that begins one."""
+def chunks_of(lengths: list[int], *, length: int) -> list[tuple[int, int]]:
+    """First and one past the last sentence of each chunk of a document; each reaches `length` tokens if it can."""
     chunks, first, size = [], 0, 0
-    for sentence, length in enumerate(lengths):
-        size += length
-        if size >= goals[first] or sentence == len(lengths) - 1:
+    for sentence, own in enumerate(lengths):
+        size += own
+        if size >= length or sentence == len(lengths) - 1:
             chunks.append((first, sentence + 1))
             first, size = sentence + 1, 0
     return chunks

@@ -9,7 +9,13 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
 from lacuna.common.errors import InputError
-from lacuna.modeling import LacunaConfig, LacunaForCausalLM, LacunaForConditionalGeneration, LacunaForMaskedLM
+from lacuna.modeling import (
+    LacunaConfig,
+    LacunaForCausalLM,
+    LacunaForConditionalGeneration,
+    LacunaForMaskedLM,
+    LacunaForQuestionAnswering,
+)
 from lacuna.objectives import OBJECTIVES
 
 SMALL: dict[str, Any] = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -37,6 +43,7 @@ def test_models_that_keep_documents_apart_are_taken(make) -> None:
         ("clm", GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=16, n_layer=1, n_head=2, n_positions=64))),
         ("hybrid", lacuna(LacunaForCausalLM, "qwen3", hybrid=True)),
         ("denoising", lacuna(LacunaForConditionalGeneration, "bart")),
+        ("spans", lacuna(LacunaForQuestionAnswering, "modernbert", question_aware=True)),
     ):
         model.train()
         make(name).check_model(model)

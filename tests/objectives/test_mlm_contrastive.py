@@ -33,7 +33,7 @@ def test_examples_are_those_of_the_reference(numbered, parts, lengths, seed) -> 
     row = 0
     for document in work.documents:
         sentences = sentences_of(work.store, tuple(document))
-        for begin, end in chunks_of(list(map(len, sentences)), goals=[28] * len(sentences)):
+        for begin, end in chunks_of(list(map(len, sentences)), length=28):
             generator = random_stream(seed=seed, stream="pair", index=row)
             chunk = sentences[begin:end]
             text = [token for sentence in chunk for token in sentence]

@@ -27,7 +27,7 @@ def test_examples_are_those_of_the_reference(numbered, parts, lengths, seed) -> 
     row = 0
     for document in work.documents:
         sentences = sentences_of(work.store, tuple(document))
-        for begin, end in chunks_of(list(map(len, sentences)), goals=[29] * len(sentences)):
+        for begin, end in chunks_of(list(map(len, sentences)), length=29):
             generator = random_stream(seed=seed, stream="pair", index=row)
             first, second, label = ordered_pair(sentences[begin:end], room=29, generator=generator)
             ids, labels = masked(

@@ -40,7 +40,9 @@ def make(store_of: Any, parts: Any) -> Callable[..., Work]:
 
 def model_for(name: str, **options: Any) -> Any:
     objective = OBJECTIVES[name]
-    config = LacunaConfig(shape=objective.shape, hybrid=name == "hybrid", **{**SIZES, **options})
+    config = LacunaConfig(
+        shape=objective.shape, hybrid=name == "hybrid", question_aware=name == "spans", **{**SIZES, **options}
+    )
     return getattr(transformers, objective.head).from_config(config)
 
 
@@ -117,7 +119,7 @@ def labels_for(head: str, ids: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"start_positions": rows, "end_positions": 2 * rows}
     if head.endswith("PreTraining"):
         return {"labels": ids, "next_sentence_label": rows}
-    return {"labels": rows if head.endswith(("NextSentencePrediction", "Classification", "Choice")) else ids}
+    return {"labels": rows if head.endswith(("Classification", "Choice")) else ids}
 
 
 def inputs_for(shape: str, head: str) -> dict[str, Any]:

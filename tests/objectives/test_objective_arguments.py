@@ -50,7 +50,6 @@ MISTAKES = [
     ({"mask_replace_prob": 1.1}, "--mask_replace_prob.*1.1"),
     ({"random_replace_prob": -0.1}, "--random_replace_prob.*-0.1"),
     ({"mask_replace_prob": 0.8, "random_replace_prob": 0.3}, "--mask_replace_prob 0.8 and --random_replace_prob 0.3"),
-    ({"short_sequence_probability": 2.0}, "--short_sequence_probability.*2.0"),
     ({"hybrid_causal_share": 0.0}, "--hybrid_causal_share must be above 0 and below 1, got 0.0"),
     ({"hybrid_causal_share": 1.0}, "--hybrid_causal_share.*1.0"),
     ({"eval_fraction": 1.0}, "--eval_fraction.*1.0"),
@@ -76,7 +75,6 @@ def test_options_without_a_use_are_refused(objective: str) -> None:
         "mask_replace_prob": 0.5,
         "random_replace_prob": 0.05,
         "packing": "none",
-        "short_sequence_probability": 0.1,
         "hybrid_causal_share": 0.2,
         "denoising": "span_corruption",
     }
@@ -92,12 +90,13 @@ def test_options_without_a_use_are_refused(objective: str) -> None:
     assert (
         refused
         == {
-            "mlm": {"short_sequence_probability", "hybrid_causal_share", "denoising"},
+            "mlm": {"hybrid_causal_share", "denoising"},
             "mlm_nsp": {"packing", "hybrid_causal_share", "denoising"},
             "mlm_sop": {"packing", "hybrid_causal_share", "denoising"},
             "mlm_contrastive": {"packing", "hybrid_causal_share", "denoising"},
             "clm": {*others} - {"packing"},
-            "hybrid": {"short_sequence_probability", "denoising"},
-            "denoising": {*masks, "short_sequence_probability", "hybrid_causal_share"},
+            "hybrid": {"denoising"},
+            "denoising": {*masks, "hybrid_causal_share"},
+            "spans": {*others} - {"packing"},
         }[objective]
     )

@@ -80,6 +80,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("hybrid", {}),
     ("denoising", {}),
     ("denoising", {"denoising": "span_corruption"}),
+    ("spans", {}),
 ]
 
 

@@ -113,25 +113,10 @@ def test_whole_words_fall_short_of_the_share_by_less_than_one_percent_of_it(stor
 
 @pytest.mark.parametrize("name", ["mlm_nsp", "mlm_sop"])
 def test_half_of_the_pairs_are_false(store, parts, name) -> None:
-    """Shorter ones among them; without, and what is in them: test_mlm_nsp.py and test_mlm_sop.py."""
-    work = OBJECTIVES[name](**parts(store, objective=name, sequence_length=64, short_sequence_probability=0.1))
+    """What is in them: test_mlm_nsp.py and test_mlm_sop.py."""
+    work = OBJECTIVES[name](**parts(store, objective=name, sequence_length=64))
     labels = [example["next_sentence_label"] for example in drawn(work)]
     check_share(labels, np.ones(len(labels)), 0.5)
-
-
-def test_short_pairs_are_as_many_as_asked(store_of, parts) -> None:
-    """Sentences of one token, so that every length can be reached; 29 are wanted, and each from 2 on is as likely."""
-    store = store_of([[[5 + place % 50] for place in range(2000)] for _ in range(120)])
-    for name in ("mlm_nsp", "mlm_sop"):
-        work = OBJECTIVES[name](**parts(store, objective=name, short_sequence_probability=0.3))
-        # The last chunk of a document is as long as what is left: of 2,000 sentences one chunk in ninety.
-        rows = [row for row in range(work.num_examples) if row + 1 < work.num_examples]
-        kept = [row for row in rows if work.rows[row][1] == work.rows[row + 1][1]][:EXAMPLES]
-        lengths = np.array([len(work.example(row, row)["input_ids"]) - 3 for row in kept])
-        assert lengths.min() == 2 and lengths.max() == 29
-        check_share(lengths < 29, np.ones(len(lengths)), 0.3 * 27 / 28)
-        for length in (2, 15, 28):
-            check_share(lengths == length, np.ones(len(lengths)), 0.3 / 28)
 
 
 def test_rows_of_hybrid_are_causal_in_the_share_asked(store, parts) -> None:

@@ -31,13 +31,14 @@ CASES: dict[str, dict[str, Any]] = {
     "mlm": {"objective": "mlm", "mask_probability": 0.2},
     "mlm of whole words": {"objective": "mlm", "masking": "whole_word"},
     "mlm of spans": {"objective": "mlm", "masking": "span", "packing": "none"},
-    "mlm_nsp": {"objective": "mlm_nsp", "short_sequence_probability": 0.3},
+    "mlm_nsp": {"objective": "mlm_nsp"},
     "mlm_sop": {"objective": "mlm_sop"},
     "mlm_contrastive": {"objective": "mlm_contrastive"},
     "clm": {"objective": "clm"},
     "hybrid": {"objective": "hybrid"},
     "infilling": {"objective": "denoising", "denoising": "infilling"},
     "span corruption": {"objective": "denoising", "denoising": "span_corruption"},
+    "recurring spans": {"objective": "spans"},
 }
 FAST = ("mlm_nsp", "hybrid", "span corruption")
 

@@ -82,7 +82,7 @@ def test_samples_masks_and_loss_do_not_depend_on_how_a_step_is_divided(home, tmp
     """One process with 8 rows at once, one with 4 twice, two with 4 each: the same rows, masks and loss."""
     alone, both = tmp_path / "alone", tmp_path / "both"
     alone.mkdir(), both.mkdir()
-    kinds = ["mlm_nsp", "mlm", "clm"]
+    kinds = ["mlm_nsp", "mlm", "clm", "spans"]
     words: list[object] = []
     for kind in kinds:
         for micro in (8, 4):
@@ -95,11 +95,12 @@ def test_samples_masks_and_loss_do_not_depend_on_how_a_step_is_divided(home, tmp
     said = [line.split("objective: ")[1] for line in one.stdout.splitlines() if "objective: " in line][::2]
     default = "mlm, the default, which takes any text; for a classifier of topics with few labels "
     default += "--objective mlm_contrastive is a better start"
-    assert said == ["mlm_nsp", default, "clm"]
+    assert said == ["mlm_nsp", default, "clm", "spans"]
     more = ["--objective", "mlm_nsp", "--micro_batch_size", 4]
-    two = run(home, OBSERVED, both, *options_of(home, tmp_path / "two", *more), num_processes=2)
+    others = options_of(home, tmp_path / "two-spans", "--objective", "spans", "--eval_fraction", 0)
+    two = run(home, OBSERVED, both, *options_of(home, tmp_path / "two", *more), "--then", *others, num_processes=2)
     assert two.returncode == 0, two.stderr
-    assert two.stdout.count("running on 2 processes\n") == 1
+    assert two.stdout.count("running on 2 processes\n") == 2
 
     for number, kind in enumerate(kinds):
         whole, halves = rows_by_step(alone, 2 * number), rows_by_step(alone, 2 * number + 1)
@@ -107,6 +108,8 @@ def test_samples_masks_and_loss_do_not_depend_on_how_a_step_is_divided(home, tmp
         assert len({line for step in whole for line in step}) == 40  # fresh rows or fresh masks in every step
         assert losses(tmp_path / f"{kind}-4") == pytest.approx(losses(tmp_path / f"{kind}-8"), rel=1e-5)
     assert rows_by_step(both, 0, num_processes=2) == rows_by_step(alone, 0)
+    assert rows_by_step(both, 1, num_processes=2) == rows_by_step(alone, 6)
+    assert losses(tmp_path / "two-spans") == pytest.approx(losses(tmp_path / "spans-8"), rel=1e-5)
     assert len(losses(tmp_path / "two")) == 5
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "mlm_nsp-8"), rel=1e-5)
     results = [json.loads((tmp_path / name / "results.json").read_text()) for name in ("two", "mlm_nsp-8")]
@@ -387,6 +390,35 @@ def test_a_model_with_a_native_twin_is_saved_as_it_and_resumed_to_the_bit(recipe
         code, said = recipe(*further)
         assert code == 0 and losses(tmp_path / "further")[0] < losses(whole)[0], said
     assert (halves / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_spans_go_on_from_masked_tokens_and_are_resumed_to_the_bit(recipe, home, tmp_path) -> None:
+    first, whole, halves = (tmp_path / name for name in ("first", "whole", "halves"))
+    code, said = recipe(*options_of(home, first))
+    assert code == 0, said
+    options = options_of(home, whole, "--objective", "spans", "--model", first, "--save_steps", 2)
+    code, said = recipe(*options)
+    assert code == 0 and "the model is saved with its own code" in said and "question_aware=True" in said, said
+    assert json.loads((whole / "config.json").read_text())["question_aware"] and list(whole.glob("modeling_*.py"))
+    _, report = transformers.AutoModelForQuestionAnswering.from_pretrained(whole, output_loading_info=True)
+    assert not any(report.values())
+    results = json.loads((whole / "results.json").read_text())
+    assert results["eval_loss"] < results["baseline_loss"] and 0 < results["baseline_accuracy"] < 0.1
+
+    shutil.copytree(whole / "checkpoints" / "step-00000002", halves / "checkpoints" / "step-00000002")
+    shutil.copy(whole / "run.json", halves)
+    options[options.index(whole)] = halves
+    code, said = recipe(*options, "--resume")
+    assert code == 0 and "at step 2" in said
+    assert (halves / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+    rest = {"modeling": modeling, "tokenizer": load_tokenizer(f"{home}/tokenizer"), "length": 32, "seed": 0}
+    masked = modeling.as_ours(AutoModelForMaskedLM.from_pretrained(first)).state_dict()
+    for model, is_new in ((first, True), (whole, False)):
+        begun = starting_model(NewModelArguments(model=str(model)), objective=OBJECTIVES["spans"], **rest)
+        assert type(begun).__name__ == "LacunaForQuestionAnswering" and begun.config.question_aware
+        body = [name for name in begun.state_dict() if name.startswith("model.")]
+        assert all((begun.state_dict()[name] == masked[name]).all() for name in body) is is_new
 
 
 def test_passages_are_compared_in_the_same_groups_on_two_processes_and_after_a_stop(recipe, home, tmp_path) -> None:

@@ -132,7 +132,7 @@ def test_entities_and_answers(folder_of, tried) -> None:
 
 
 def test_a_mistake_is_one_line(folder_of, tried, tmp_path) -> None:
-    for head in ("LacunaModel", "LacunaForMultipleChoice", "LacunaForNextSentencePrediction"):
+    for head in ("LacunaModel", "LacunaForMultipleChoice"):
         folder = folder_of("bert", head)
         said = tried("--model", folder)
         assert said == f"--model {folder}: its head, {head}, is for recipes/predict.py --model {folder} --input FILE"

@@ -37,6 +37,14 @@ def test_it_is_a_share_of_the_weights() -> None:
     assert rate(Wide(0.02, width=64)) == pytest.approx(3e-4), "a narrow model wants no more"
 
 
+def test_a_head_that_pretraining_made_wants_less() -> None:
+    model = Wide(0.1)
+    model.config.question_aware = True
+    assert rate(model) == pytest.approx(0.4 * 1.5e-3)
+    assert rate(model, max_steps=10_000) == pytest.approx(3e-4), "that of a new one"
+    assert rate(model, lora_rank=4) == rate(Wide(0.1), lora_rank=4), "adapters are new"
+
+
 def test_many_steps_want_less_down_to_the_rate_of_a_new_model() -> None:
     assert rate(Wide(0.1), max_steps=300) == rate(Wide(0.1), max_steps=10) == pytest.approx(1.5e-3)
     assert rate(Wide(0.1), max_steps=1200) == pytest.approx(7.5e-4), "half of it, after four times the steps"

@@ -81,7 +81,7 @@ def learning_rate(arguments: "TrainingArguments", *, step: int, progress: float)
 
 
 _SHARE, _OF_WRITERS, _OF_NEW, _LOWEST = 0.015, 0.03, 0.02, 1e-5
-_OF_ADDITIONS, _STEPS = 3e-3, 300
+_OF_ADDITIONS, _OF_TRAINED_HEAD, _STEPS = 3e-3, 0.4, 300
 _WIDTH = 256  # of the models that the numbers above were found on
 
 
@@ -93,7 +93,8 @@ def with_rate(arguments: "TrainingArguments", model: nn.Module) -> "TrainingArgu
     their root mean square up to a width of 256 (tried on SST-2 with a tiny encoder), and falls with the square of a
     larger one, which gives BERT-base its customary rates. Many steps want less (tried on all of SST-2): beyond 300 it
     falls with their root, down to the rate of a new model. Models that write want 0.03, however many steps (tried on
-    Multi30k); wider ones, which were not tried, fall with the cube. With LoRA it is 0.003, falling with the width.
+    Multi30k); wider ones, which were not tried, fall with the cube. With LoRA it is 0.003, falling with the width. A
+    head that pretraining made, of `question_aware` models, wants two fifths, down to the rate of a new model.
     """
     if arguments.learning_rate is not None:
         return arguments
@@ -106,6 +107,7 @@ def with_rate(arguments: "TrainingArguments", model: nn.Module) -> "TrainingArgu
         share, steps = (_OF_WRITERS * narrow**3, None) if writes else (_SHARE * narrow**2, arguments.max_steps)
         full, of_new = (share * size for size in (_size(model), _OF_NEW))
         falling = full * min(1.0, math.sqrt(_STEPS / (steps or _STEPS)))
+        falling *= _OF_TRAINED_HEAD if getattr(getattr(model, "config", None), "question_aware", False) else 1
         rate = max(_LOWEST, falling, min(full, of_new))
     return replace(arguments, learning_rate=float(f"{rate:.1e}"))
 
