@@ -148,7 +148,7 @@ _CLASSIFIER_DROPOUT = Field(
 
 _EVERY = {
     **same("vocab_size", "tie_word_embeddings", "pad_token_id", "bos_token_id", "eos_token_id"),
-    **only(hybrid=False),  # natively every head of a decoder hides the future
+    **only(hybrid=False, question_aware=False),  # natively every head of a decoder hides the future
     **only(num_key_value_heads=None, head_dim=None, qk_norm=False, attention_score="scaled_dot_product"),
     **only(final_logit_softcapping=None, position_offset=0, scale_embedding=False, rope_parameters=None),
     **only(layer_types=None, num_decoder_layers=None, decoder_layer_types=None),

@@ -24,7 +24,7 @@ from .packing import PackedRow
 
 LONGEST_SPAN = 8  # words
 TOKENS_A_QUESTION = 24  # of a row, at least
-COMMON = 200  # most frequent tokens, at most a tenth of all: they serve as stop words, and make no span alone
+COMMON = 200  # most frequent tokens, at most a twentieth of all: they serve as stop words, and make no span alone
 _COUNTED_ROWS = 256  # from which the questions of a row are counted
 _NO_WORDS = (0, 1, 2, 5)  # classes of `tokenization.token_edges`: nothing, blanks, signs
 
@@ -86,7 +86,7 @@ class RecurringSpans(PackedPrediction):
     @cached_property
     def _is_common(self) -> np.ndarray:
         counts = self._count_tokens()
-        return counts >= np.sort(counts)[-min(COMMON, len(counts) // 10)]
+        return counts >= np.sort(counts)[-max(1, min(COMMON, len(counts) // 20))]
 
     def _example(self, row: PackedRow, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
         """`input_ids` and `position_ids` (or, unpacked, `attention_mask`), int64 [length]; and, int64 [`most`] with

@@ -163,6 +163,7 @@ CLAIMS: dict[str, list[str]] = {
 FACTS: dict[str, list[str]] = {
     "README.md": [
         "20 minutes on two cores with AVX512-BF16",
+        "13 minutes of masked tokens and 7 of",
         "What to expect of 20 minutes of pretraining on two cores",
         "after 20 minutes of `--objective denoising` on English novels",
     ],
@@ -193,6 +194,7 @@ FACTS: dict[str, list[str]] = {
     "docs/models.md": ["a vocabulary of 32,768 tokens"],
     "docs/objectives.md": [
         "Rows of 128 tokens",
+        "more than one in 24 tokens would be",
         "geometric with p = 0.2, 3.8 on average (SpanBERT",
         "30 % of the tokens are removed in spans",
         "15 % are removed in spans",
@@ -223,6 +225,7 @@ FACTS: dict[str, list[str]] = {
     ],
     "docs/pretraining.md": [
         "of the benchmarks for 20 minutes on two cores with AVX512-BF16",
+        "In the same 20 minutes as masked tokens alone",
         "that has read English novels for 20 minutes (`--objective denoising`)",
         "as one core did in 100 minutes",
         "Embeddings learn at 0.3 of the rate",

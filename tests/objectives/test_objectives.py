@@ -113,9 +113,9 @@ GOLDEN: dict[str, tuple[str, dict[str, Any]]] = {
     "mlm none": ("733a0946cd92b13d", {"packing": "none"}),
     "mlm_nsp": ("db29c939b7059e18", {}),
     "mlm_sop": ("1f466c5a17120a96", {}),
-    "mlm_sop span": ("642bacc219403c46", {"masking": "span"}),
+    "mlm_sop span": ("b0f60c11bc541019", {"masking": "span"}),
     "mlm_contrastive": ("21d3350383f9730e", {}),
-    "mlm_contrastive whole_word": ("86217ac99a10ec1e", {"masking": "whole_word"}),
+    "mlm_contrastive whole_word": ("beeaf9f68d46af12", {"masking": "whole_word"}),
     "clm": ("f17c7da72f856584", {}),
     "clm none": ("e404ae748dfcf4fc", {"packing": "none"}),
     "hybrid": ("733bc20eaf6b8b49", {}),
@@ -126,6 +126,8 @@ GOLDEN: dict[str, tuple[str, dict[str, Any]]] = {
         "356b4648eaa66634",
         {"denoising": "span_corruption", "sentinels": 20, "packing": "none"},
     ),
+    "spans": ("b0ad6013711d2613", {}),
+    "spans none": ("4f1b94d954c8e1ad", {"packing": "none", "sequence_length": 96}),
 }
 
 

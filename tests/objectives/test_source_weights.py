@@ -10,6 +10,7 @@ from lacuna.objectives.data import split_sources
 
 SIZES = (30, 10, 60)
 WEIGHTS = [0.5, 0.3, 0.2]
+NAMES = [name for name in OBJECTIVES if name != "spans"]  # no word recurs in this text
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def text_of(example) -> list[int]:
 
 
 @pytest.mark.parametrize("packing", ["concatenate", "none"])
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", NAMES)
 def test_rows_of_a_source_lie_together_and_hold_no_other_text(store, parts, name, packing) -> None:
     work = OBJECTIVES[name](
         **parts(store, objective=name, packing=packing, mask_replace_prob=1.0, random_replace_prob=0.0)
@@ -45,7 +46,7 @@ def test_rows_of_a_source_lie_together_and_hold_no_other_text(store, parts, name
         assert {source_of(store, token) for token in text_of(work.example(row, row))} <= {expected[row]}
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", NAMES)
 def test_without_weights_there_is_no_mixture(store, parts, name) -> None:
     work = OBJECTIVES[name](**parts(dataclasses.replace(store, source_weights=None), objective=name))
     assert work.mixture == []
