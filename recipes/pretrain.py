@@ -140,7 +140,7 @@ def main(words: Sequence[str] | None = None) -> str:
         identity={"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **identity},
     )
     if is_main:
-        done, ending = f"done: step {results['steps']:,}", training.ending(arguments.output_dir, of=objective.shape)
+        done, ending = f"done: step {results['steps']:,}", training.ending(arguments.output_dir, of=objective.name)
         print(*training.outcome(results), f"{done}; {ending}", sep="\n", flush=True)
         push_trained(folder=arguments.output_dir, name=arguments.push_to_hub)
     return str(arguments.output_dir)

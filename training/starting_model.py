@@ -49,7 +49,6 @@ def starting_model(
         family,
         arguments.size,
         hybrid=objective.name == "hybrid",
-        question_aware=objective.name == "spans",
         vocab_size=-(-len(tokenizer) // 64) * 64,
         max_position_embeddings=max(length, 512),
         **ids,
@@ -60,6 +59,7 @@ def starting_model(
             f"--objective {objective.name} trains models of shape {objective.shape}, and --family "
             f"{arguments.family} has shape {config.shape}; use --family {DEFAULT_FAMILY[objective.shape]}"
         )
+    config.question_aware = objective.name == "spans"
     return _read_by(getattr(transformers, objective.head).from_config(config), objective)
 
 

@@ -38,18 +38,19 @@ class ReportArguments(Arguments):
 
 
 def ending(folder: str, *, of: str | None = None) -> str:
-    """The last lines of a run: where its model is, what may follow (`of`: its shape), and how to get the page."""
-    by_name = sys.argv[0].startswith("lacuna ")  # the command, which is there where recipes/ is not
+    """The last lines of a run: where its model is, what may follow its objective `of`, and how to get the page."""
 
-    def command(name: str, recipe: str) -> str:
-        return f"lacuna {name}" if by_name else f"python recipes/{recipe}.py"
+    def command(name: str, recipe: str) -> str:  # the command `lacuna` is there where recipes/ is not
+        return f"lacuna {name}" if sys.argv[0].startswith("lacuna ") else f"python recipes/{recipe}.py"
 
     lines = [f"the model is in {folder}"]
     if of is not None:
-        task = "finetune_seq2seq" if of == "encoder-decoder" else "finetune_classification"
-        lines += ["what may follow:", f"  {command('try', 'try_models')} --model {folder}"]
-        lines.append(f"  {command(task, task)} --model {folder} --train_file train.csv --output_dir runs/tuned")
-        if of != "encoder-decoder":
+        tasks = {"denoising": ("seq2seq", "csv"), "spans": ("question_answering", "json")}
+        task, kind = tasks.get(of, ("classification", "csv"))
+        lines += ["what may follow:", *[f"  {command('try', 'try_models')} --model {folder}"] * (of != "spans")]
+        tune = command(f"finetune_{task}", f"finetune_{task}")
+        lines.append(f"  {tune} --model {folder} --train_file train.{kind} --output_dir runs/tuned")
+        if of not in tasks:
             lines.append(f"  {command('evaluate', 'evaluate_language_model')} --model {folder} --data held_out/")
     return "\n".join([*lines, f"a page on it: {command('report', 'report_run')} --run {folder}"])
 
