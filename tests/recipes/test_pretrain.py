@@ -401,8 +401,6 @@ def test_spans_go_on_from_masked_tokens_and_are_resumed_to_the_bit(recipe, home,
     options = options_of(home, whole, "--objective", "spans", "--model", first, "--save_steps", 3)
     code, said = recipe(*options)
     assert code == 0 and "the model is saved with its own code" in said and "question_aware=True" in said, said
-    follows = "\nwhat may follow:\n  python recipes/finetune_question_answering.py --model {} --train_file train.json "
-    assert follows.format(whole) in said
     assert json.loads((whole / "config.json").read_text())["question_aware"] and list(whole.glob("modeling_*.py"))
     _, report = transformers.AutoModelForQuestionAnswering.from_pretrained(whole, output_loading_info=True)
     assert not any(report.values())

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 from dataclasses import replace
@@ -23,6 +24,7 @@ from lacuna.training import claim_output_dir, fine_tuning
 from lacuna.training.arguments import FineTuningArguments
 from lacuna.training.fine_tuning import _together, fell_short, outcome
 from lacuna.training.optimizers.adapters import num_weights
+from lacuna.training.reports.page import ending
 
 TIMED = ("train_seconds", "checkpoint_seconds", "train_tokens_per_second", "compile_seconds")
 
@@ -296,6 +298,15 @@ def test_what_is_said_in_the_end() -> None:
     assert outcome({"eval_mrr": 0.5, "start_mrr": 0.125, "baseline_mrr": 0.25}) == [
         "mrr                         0.5000   before training 0.1250   without a model 0.2500"
     ]
+
+
+def test_the_end_says_what_may_follow() -> None:
+    def commands(objective: str) -> list[str]:
+        return re.findall(r"recipes/(\w+)\.py --model runs/a", ending("runs/a", of=objective))
+
+    assert commands("mlm") == ["try_models", "finetune_classification", "evaluate_language_model"]
+    assert commands("denoising") == ["try_models", "finetune_seq2seq"]
+    assert commands("spans") == ["finetune_question_answering"], "whose head knows no questions yet"
 
 
 def test_a_model_that_falls_short_is_told_so() -> None:
