@@ -33,8 +33,6 @@ else:
 SHAPES = ("encoder", "decoder", "encoder-decoder")
 LAYER_TYPES = ("full_attention", "sliding_attention")
 
-# How attention compares a query with a key. All but the first are for the textbook: they have one implementation each.
-
 # Keys that are not fields and yet occur in a call or a config.json: what PreTrainedConfig itself understands, and what
 # tools write beside the architecture. Anything else is an error.
 _OTHER_KEYS = (

@@ -2,7 +2,8 @@
 
 import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ class TokenPrediction(Work):
     piece = "document"  # what stands apart in a row
     evaluations = 1  # how many held-out examples are made of each held-out row
     predicts_document_ends = False
+    fields: Mapping[str, bool] = MappingProxyType({})  # of the configuration of the model that it trains
     learns_means = False  # whether the states of a text are trained, not that of [CLS]: a classifier reads their mean
 
     def __init__(

@@ -49,7 +49,7 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
         *MaskedPrediction.legend,
         *CausalLanguageModelling.legend,
     )
-    evaluations, learns_means = 2, True
+    evaluations, learns_means, fields = 2, True, {"hybrid": True}
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)

@@ -70,7 +70,7 @@ class RecurringSpans(PackedPrediction):
     name = "spans"
     summary = "words that recur in a passage, for question answering, as Splinter"
     legend = ("⟦cat→[SEP]⟧ hidden: it is to find the same words in the same document   ‹cat› where they are left",)
-    head, shape = "AutoModelForQuestionAnswering", "encoder"
+    head, shape, fields = "AutoModelForQuestionAnswering", "encoder", {"question_aware": True}
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)

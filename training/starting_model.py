@@ -24,8 +24,8 @@ def starting_model(
 
     Args:
         modeling: the room of that name: `LacunaConfig`, `as_ours`, by which a native model becomes one of ours.
-        objective: its `name`, the `shape` of model that it trains, `head`, the name of an Auto class, and whether it
-            `learns_means` of states, which a classifier then reads.
+        objective: its `name`, the `shape` of model that it trains, `head`, the name of an Auto class, `fields` of its
+            configuration, and whether it `learns_means` of states, which a classifier then reads.
 
     Raises:
         InputError: there is no such model, it cannot have that head, or it is too small.
@@ -37,7 +37,7 @@ def starting_model(
         kind = None
         if objective.head == _BOTH_HEADS and type(model) is modeling.LacunaForMaskedLM:
             kind = modeling.LacunaForPreTraining
-        elif objective.name == "spans" and getattr(model.config, "question_aware", None) is False:
+        elif "question_aware" in objective.fields and getattr(model.config, "question_aware", None) is False:
             kind, model.config.question_aware = modeling.LacunaForQuestionAnswering, True
         if kind:
             old, model = model, kind(model.config)
@@ -48,7 +48,6 @@ def starting_model(
     config = modeling.LacunaConfig.from_family(
         family,
         arguments.size,
-        hybrid=objective.name == "hybrid",
         vocab_size=-(-len(tokenizer) // 64) * 64,
         max_position_embeddings=max(length, 512),
         **ids,
@@ -59,7 +58,7 @@ def starting_model(
             f"--objective {objective.name} trains models of shape {objective.shape}, and --family "
             f"{arguments.family} has shape {config.shape}; use --family {DEFAULT_FAMILY[objective.shape]}"
         )
-    config.question_aware = objective.name == "spans"
+    config.update(objective.fields)
     return _read_by(getattr(transformers, objective.head).from_config(config), objective)
 
 

@@ -129,7 +129,7 @@ def test_words_that_are_common_in_the_text_or_signs_are_not_hidden(make, store_o
         for first, last in zip(example["labels"], example["ends"], strict=True):
             if first != IGNORED:
                 hidden.add(tuple(example["input_ids"][first : last + 1].tolist()))
-    assert hidden and (21,) not in {span for span in hidden if span == (5,) or span == (6,)}
+    assert hidden
     assert not any({*span} <= {5, 6} or 22 in span for span in hidden)
     assert any(21 in span for span in hidden) and any(7 in span for span in hidden)
 
@@ -200,5 +200,3 @@ def test_a_question_sees_its_own_document_alone(make) -> None:
     assert others.any() and (nats > 0).tolist() == (batch["labels"] != IGNORED).tolist()
     assert not found[batch["labels"] == IGNORED].any()
     assert (nats == again).all()
-    sizes = np.bincount(document)[document[asked]]
-    torch.testing.assert_close(nats[0, : len(asked)], torch.from_numpy(np.log(sizes)).float(), atol=2, rtol=0)
