@@ -228,6 +228,8 @@ def load_model(
         raise CorruptCheckpointError(
             f"--model {model} is incomplete: {lacking[0]!r} is missing ({len(lacking)} weights of its body are)"
         )
+    if auto_class != "AutoModelForQuestionAnswering" and getattr(loaded.config, "question_aware", False):
+        loaded.config.question_aware = False  # which says something of that head alone: with another one it is native
     return loaded, report
 
 

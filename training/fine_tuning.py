@@ -201,10 +201,8 @@ def outcome(results: dict[str, float]) -> list[str]:
         }
         lines.append(line + "".join(f"{what}{results[key]:.4f}" for what, key in beside.items() if key in results))
     if "best_seed" in results:
-        lines.append(
-            f"means and standard deviations over {results['seeds']} seeds; the model that is kept is of seed "
-            f"{results['best_seed']}"
-        )
+        kept = f"the model that is kept is of seed {results['best_seed']}"
+        lines.append(f"means and standard deviations over {results['seeds']} seeds; {kept}")
     return lines
 
 
@@ -221,8 +219,9 @@ def fell_short(results: dict[str, float], work: Work) -> list[str]:
             few, alone = work.blended_rows > 0, f"alone_{metric}" not in results
             soup = ", take the mean of three runs (--seeds 3 --soup)" if few and alone else ""
             advice = f"Give the model more rows or passes (--max_epochs){soup}, pretrain it on text of this kind"
-            topics = "; classifiers of topics: --objective mlm_contrastive" if few else ""
-            how = f"{advice} (pretrain.py --for{topics}), or use {simple}"
+            questions = ", then --objective spans" if metric == "f1" else ""  # taggers, too, are judged by it, and few
+            closer = "; classifiers of topics: --objective mlm_contrastive" if few else questions
+            how = f"{advice} (pretrain.py --for{closer}), or use {simple}"
             return [f"warning: by {metric}, {simple} is as good or better. {how}"]
     return []
 

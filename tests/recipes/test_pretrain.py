@@ -426,6 +426,9 @@ def test_spans_go_on_from_masked_tokens_and_are_resumed_to_the_bit(recipe, home,
         assert type(begun).__name__ == "LacunaForQuestionAnswering" and begun.config.question_aware
         body = [name for name in begun.state_dict() if name.startswith("model.")]
         assert all((begun.state_dict()[name] == masked[name]).all() for name in body) is is_new
+    code, said = recipe(*options_of(home, tmp_path / "masked", "--model", whole))
+    assert code == 0 and not list((tmp_path / "masked").glob("*.py")), said
+    assert "question_aware" not in (tmp_path / "masked" / "config.json").read_text(), "it is native again"
 
 
 def test_passages_are_compared_in_the_same_groups_on_two_processes_and_after_a_stop(recipe, home, tmp_path) -> None:
