@@ -71,8 +71,7 @@ def option(
     return field(default=default, metadata=metadata)
 
 
-essential = partial(option, group=ESSENTIALS)
-"""The same for an option that most runs set."""
+essential = partial(option, group=ESSENTIALS)  # the same for an option that most runs set
 
 
 @dataclass

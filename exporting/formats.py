@@ -42,8 +42,7 @@ from .gguf import write_gguf
 QUANTIZATIONS = {"native": (), "onnx": ("int8",), "gguf": ("f16", "q8_0", "q4_k")}
 LONGEST_TEXT, BATCH_SIZE = 128, 8  # tokens of a text, and texts at once, that models are compared on
 PIECE = 1_000  # characters, more than become LONGEST_TEXT tokens
-MOST_DIFFERENCE = 1e-3
-"""Of the largest logit: how far float32 logits may be apart."""
+MOST_DIFFERENCE = 1e-3  # of the largest logit: how far float32 logits may be apart
 
 
 @dataclass

@@ -8,10 +8,8 @@ from lacuna.common.errors import InputError
 from lacuna.tasks.base.rows import Row, all_of
 
 SAMPLE = 200
-Found = dict[str, Any]
-"""Column of each thing that is read: a name, several names, or None."""
-Free = Callable[[str], list[str]]
-"""Columns that may still be something, by their type."""
+Found = dict[str, Any]  # column of each thing that is read: a name, several names, or None
+Free = Callable[[str], list[str]]  # columns that may still be something, by their type
 
 
 @dataclass(frozen=True, slots=True)

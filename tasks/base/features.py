@@ -8,8 +8,7 @@ import regex
 import torch
 from torch import Tensor
 
-IGNORED = -100
-"""The label of a token that does not count."""
+IGNORED = -100  # the label of a token that does not count
 _TOKENIZE_AT_ONCE = 1000
 MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 
@@ -94,7 +93,6 @@ _LETTERS = r"\p{L}\p{N}_"  # what is \w to `re`
 _MARKS = r"\p{M}\u200c\u200d"  # on and between letters: vowel signs, viramas, accents, the two joiners
 _BLANKS = r"\s\x1c-\x1f"  # what is \s to `re`, and what `str.split` parts a text at
 _WORD = rf"[{_LETTERS}][{_LETTERS}{_MARKS}]*+"
-WORDS = regex.compile(_WORD)
-"""Words alone; "_" is a letter, as for `re`."""
+WORDS = regex.compile(_WORD)  # words alone; "_" is a letter, as for `re`
 TOKENS = regex.compile(rf"{_WORD}://[^{_BLANKS}]+|[@#]?{_WORD}(?:[-'’]{_WORD})*|[^{_LETTERS}{_BLANKS}][{_MARKS}]*")
 """Words and signs of a text, as collections of tagged sentences part them; addresses, @names and #topics whole."""

@@ -108,8 +108,7 @@ def tuned_threshold(
 
 
 Labels = Sequence[int]
-Tags = Sequence[Sequence[str]]
-"""Of each sentence."""
+Tags = Sequence[Sequence[str]]  # of each sentence
 
 
 def optional_module(name: str, *, extra: str = "tasks") -> Any:

@@ -10,10 +10,8 @@ from tokenizers import normalizers
 from lacuna.common import loading
 from lacuna.common.errors import InputError
 
-_READ_THE_LAST_TOKEN = {"xlnet"}
-"""Models whose classifiers read the last token, be it padding or not."""
-_FIRST_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-"""The first ids of a tokenizer of Lacuna."""
+_READ_THE_LAST_TOKEN = {"xlnet"}  # models whose classifiers read the last token, be it padding or not
+_FIRST_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]  # the first ids of a tokenizer of Lacuna
 
 
 def load_base(

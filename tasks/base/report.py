@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from lacuna.tasks.base.task import Task
 
 MOST_MISTAKES = 20
-MOST_LABELS = 60
-"""Labels that a picture shows."""
+MOST_LABELS = 60  # labels that a picture shows
 _WIDEST_MATRIX = 12  # labels that a matrix in text has room for
 _MOST_CONFUSIONS = 20
 _LONGEST_TEXT, _LONGEST_NAME = 300, 28

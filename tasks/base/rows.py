@@ -20,10 +20,8 @@ _NAMED_BY_FIRST_LINE = re.compile(r"\.[ct]sv(\.gz|\.zst)?:(?!1$)\d+$", flags=re.
 _LONGEST_NAME, _MOST_WORDS = 40, 5
 _HALVES = re.compile("[\ud800-\udfff]")
 _BREAKS = re.compile(r"[\t\r\n]")
-MOST_NAMED = 30
-"""Labels that a line for people names."""
-ENDINGS = (".jsonl", ".csv", ".tsv")
-"""Of files that `write_rows` writes."""
+MOST_NAMED = 30  # labels that a line for people names
+ENDINGS = (".jsonl", ".csv", ".tsv")  # of files that `write_rows` writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +199,7 @@ def counted(names: Sequence[str], labels: Sequence[int]) -> dict[str, int]:
     return {name: counts[number] for number, name in enumerate(names)}
 
 
-FEW = 5
-"""With fewer held-out examples of a label, its own scores say little."""
+FEW = 5  # with fewer held-out examples of a label, its own scores say little
 
 
 def split_groups(*, groups: Sequence[Hashable], fraction: float, seed: int) -> tuple[list[int], list[int]]:

@@ -17,10 +17,8 @@ from lacuna.tasks.base.rows import Row, all_of, as_rows, some_of, split_groups, 
 LESS_IS_BETTER = ("loss", "mean_squared_error", "mean_absolute_error", "mse", "mae", "rmse")
 Inputs = dict[str, Any]
 """One example: `input_ids` [length], `token_type_ids` [length] where the tokenizer makes them, and its targets."""
-Batch = dict[str, Tensor]
-"""Tensors by name: a batch, or metrics."""
-Reader = Callable[..., Sequence[Any]]
-"""What gives rows."""
+Batch = dict[str, Tensor]  # tensors by name: a batch, or metrics
+Reader = Callable[..., Sequence[Any]]  # what gives rows
 
 
 class Task(Work):
@@ -35,20 +33,15 @@ class Task(Work):
     auto_class: str  # the Auto class of the head
     metric: str  # the one of `scores` that judges a model
     greater_is_better = True
-    default_length = 256
-    """`--max_length` where it is not given and the model takes as many tokens."""
-    writes = False
-    """Whether the model generates text, so that a decoder wants its padding on the left."""
+    default_length = 256  # `--max_length` where it is not given and the model takes as many tokens
+    writes = False  # whether the model generates text, so that a decoder wants its padding on the left
     label_names: list[str] | None = None  # the labels in the order of the model's outputs, where it has any
-    mistakes_heading = "The {count} most confident mistakes"
-    """What the report calls the first of `mistakes`."""
+    mistakes_heading = "The {count} most confident mistakes"  # what the report calls the first of `mistakes`
     error: str | None = None  # what of `predictions` says how far off they are, where none is simply right or wrong
-    probability_note = ""
-    """What the `probability` of `predictions` is that of, a sentence for the report."""
+    probability_note = ""  # what the `probability` of `predictions` is that of, a sentence for the report
     pseudo_labels = ""
     """How many texts without labels a teacher labelled, and a digest of what it said; empty without one."""
-    balance_of = "training examples"
-    """What `balance` counts."""
+    balance_of = "training examples"  # what `balance` counts
 
     def __init__(
         self,
@@ -72,8 +65,7 @@ class Task(Work):
             InputError: options or rows that cannot be used; the message has the row's file and line.
         """
         self.options, self.tokenizer, self.config, self.seed = options, tokenizer, config, seed
-        self.notes: list[str] = []
-        """What was guessed, left out or cut, a line each, for people."""
+        self.notes: list[str] = []  # what was guessed, left out or cut, a line each, for people
         self.records: list[dict[str, Any]] = []
         """What `evaluate` returned of every held-out example, in the order of the data."""
         train, held_out = as_rows(train_rows, part="training"), as_rows(eval_rows, part="evaluation")
@@ -81,8 +73,7 @@ class Task(Work):
             raise InputError("there are no training rows: name a file that has some with --train_file")
         self.read(train, held_out)
         if tokenizer is not None:
-            self.max_length = self.longest()
-            """Tokens that an example is cut to, special tokens included."""
+            self.max_length = self.longest()  # tokens that an example is cut to, special tokens included
             self.encode()
 
     @classmethod

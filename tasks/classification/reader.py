@@ -14,8 +14,7 @@ from lacuna.tasks.base.arguments import ROWS, TaskArguments, column_option, data
 from lacuna.tasks.base.columns import SAMPLE, TEXT, Column, Found, Free, Layout
 from lacuna.tasks.base.rows import Row, as_number, some_of
 
-FEW_ROWS = 3000
-"""Training rows up to which tokens are hidden by default."""
+FEW_ROWS = 3000  # training rows up to which tokens are hidden by default
 
 
 @dataclass

@@ -111,8 +111,7 @@ EMBEDDINGS = Layout(
     by_content=only_ones,
 )
 
-SCORED, PAIRS, TRIPLES = "scored", "pairs", "triples"
-"""The kinds of rows."""
+SCORED, PAIRS, TRIPLES = "scored", "pairs", "triples"  # the kinds of rows
 LOSSES = {SCORED: "CoSENTLoss", PAIRS: "MultipleNegativesRankingLoss", TRIPLES: "MultipleNegativesRankingLoss"}
 _SPOKEN = {
     SCORED: "pairs with a score of how alike they are",
@@ -126,8 +125,7 @@ _QUERIES_AT_ONCE = 256
 
 Vectors = Callable[[Sequence[str]], Any]
 """Texts to vectors of length 1, [texts, size]: a tensor, or a sparse array of scipy."""
-Columns = Mapping[str, str | None]
-"""Names of the columns of the texts and the label, by the options that name them."""
+Columns = Mapping[str, str | None]  # names of the columns of the texts and the label, by the options that name them
 PASSAGES: Columns = {**dict.fromkeys(EMBEDDINGS.columns), "text_column": "text", "text_pair_column": "text_pair"}
 """Those of `corpus.pair_passages`."""
 

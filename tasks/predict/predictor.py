@@ -61,10 +61,8 @@ class Predictor:
     """Answers rows; a subclass says what it needs of a row (`read`) and what it answers to a batch (`forward`)."""
 
     columns: tuple[str, ...] = ("prediction",)  # names of what is answered
-    auto_class = ""
-    """Name of the Auto class of the head."""
-    trained_column = "text_column"
-    """What `task.json` calls the column of the text."""
+    auto_class = ""  # name of the Auto class of the head
+    trained_column = "text_column"  # what `task.json` calls the column of the text
     takes_pairs = False
 
     def __init__(
@@ -82,8 +80,7 @@ class Predictor:
         self.model, self.tokenizer, self.settings, self.arguments = model, tokenizer, settings, arguments
         self.max_length, self.batch_size = max_length, arguments.batch_size
         self.cut = {"truncation": True, "max_length": max_length}
-        self.notes: list[str] = []
-        """What was guessed, a line each, for people."""
+        self.notes: list[str] = []  # what was guessed, a line each, for people
         self.text_column, self.pair_column = "", None
         self.prepare()
 

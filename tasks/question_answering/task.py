@@ -44,12 +44,10 @@ class QuestionAnswering(Task):
     """Learning to mark the answer to a question in its context; whole contexts are held out."""
 
     options: QuestionAnsweringArguments
-    num_best = 5
-    """Spans that are kept of each window."""
+    num_best = 5  # spans that are kept of each window
     name, metric = "question_answering", "f1"
     objective = "fine-tuning for question answering"
-    least_examples = 25_000
-    """To find in the context what the question names takes a small model many passes."""
+    least_examples = 25_000  # to find in the context what the question names takes a small model many passes
     auto_class = "AutoModelForQuestionAnswering"
     default_length = 384
     probability_note = (

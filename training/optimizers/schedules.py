@@ -19,8 +19,7 @@ if TYPE_CHECKING:  # which imports the registry below
 _STEP = 0.001
 """Share of a run taken for a step where no number of steps says what it is, so that no step is made at rate zero."""
 
-LONG = 420
-"""Steps after which the rate of `rsqrt` begins to fall."""
+LONG = 420  # steps after which the rate of `rsqrt` begins to fall
 
 
 def rsqrt(progress: float, *, step: int, warmup_share: float, decay_share: float) -> float:

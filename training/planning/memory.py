@@ -196,8 +196,7 @@ class StepNeeds:
 
     def __post_init__(self) -> None:
         sizes = range(self.work.group, self.share + 1, self.work.group)
-        self.divisors = [rows for rows in sizes if self.share % rows == 0]
-        """Sizes that a micro-batch can have."""
+        self.divisors = [rows for rows in sizes if self.share % rows == 0]  # sizes that a micro-batch can have
         rows: Sequence[int] = range(self.work.num_examples)
         if (lengths := self.work.lengths) is not None:
             rows = sorted(rows, key=lambda row: -lengths[row])

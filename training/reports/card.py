@@ -74,8 +74,7 @@ Nobody has examined whether it does harm, is unfair or repeats personal data: wh
 _OF_CLASSIFIERS = ("id2label", "problem_type", "classifier_pooling", "pad_token_id")
 """What fine-tuning writes into the configuration of a model with labels."""
 
-_MOST_SHOWN = 12
-"""Items of a list in a table."""
+_MOST_SHOWN = 12  # items of a list in a table
 _LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "safetensors", "lacuna", "peft")
 
 

@@ -115,8 +115,7 @@ class Trackers:
             "wandb": {"name": run, "group": run, "dir": folder},
             "trackio": {"name": run, "group": run},
         }
-        self.running: dict[str, Any] = {}
-        """Those that work, by name."""
+        self.running: dict[str, Any] = {}  # those that work, by name
         for name in dict.fromkeys(self.names):
             with self._left_out_if_it_fails(name, "start"):
                 tracker = LOGGER_TYPE_TO_CLASS[name](**{"run_name": self.project, **options.get(name, {})})
