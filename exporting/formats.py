@@ -23,18 +23,9 @@ import yaml
 from huggingface_hub import ModelCard
 from torch import Tensor
 
+from lacuna.common import loading
 from lacuna.common.errors import CorruptCheckpointError, InputError
 from lacuna.common.files import storage_errors
-from lacuna.common.loading import (
-    add_old_keys,
-    commit_of,
-    file_of,
-    load_configuration,
-    load_model,
-    load_tokenizer,
-    longest_input,
-    save_tokenizer_files,
-)
 from lacuna.common.options import REVISION, TRUST_CODE, Arguments, check_range, essential
 
 from .gguf import write_gguf
@@ -90,15 +81,15 @@ def export_model(arguments: ExportArguments, texts: Iterable[str]) -> dict[str, 
     folder cannot be written; CorruptCheckpointError: what was written computes something else; nothing is left of it.
     """
     place = Path(arguments.output_dir)
-    commit = commit_of(arguments.model, revision=arguments.revision)
+    commit = loading.commit_of(arguments.model, revision=arguments.revision)
     options: dict[str, Any] = {"trust_remote_code": arguments.trust_remote_code, "revision": commit}
-    config = load_configuration(arguments.model, **options)
-    model, report = load_model(arguments.model, auto_class=_class_of(config, arguments.model), **options)
+    config = loading.load_configuration(arguments.model, **options)
+    model, report = loading.load_model(arguments.model, auto_class=_class_of(config, arguments.model), **options)
     if report["missing_keys"]:
         raise CorruptCheckpointError(f"--model {arguments.model} is incomplete: it has no {report['missing_keys'][0]}")
     model.eval()
     model.config.use_cache = False
-    tokenizer = load_tokenizer(arguments.model, **options)
+    tokenizer = loading.load_tokenizer(arguments.model, **options)
     batches = make_batches(_pieces(texts, most=arguments.max_examples), model=model, tokenizer=tokenizer)
     with contextlib.ExitStack() as stack:
         stack.enter_context(storage_errors(f"--output_dir {place} cannot be written"))
@@ -110,8 +101,8 @@ def export_model(arguments: ExportArguments, texts: Iterable[str]) -> dict[str, 
             written = WRITERS[arguments.format](
                 model=model, tokenizer=tokenizer, folder=folder, quantize=arguments.quantize, example=batches[0]
             )
-        save_tokenizer_files(tokenizer, folder)
-        if (settings := file_of(arguments.model, "task.json", revision=commit)) is not None:
+        loading.save_tokenizer_files(tokenizer, folder)
+        if (settings := loading.file_of(arguments.model, "task.json", revision=commit)) is not None:
             shutil.copy(settings, folder / "task.json")
         found = {
             "model": type(model).__name__,
@@ -136,14 +127,14 @@ def export_model(arguments: ExportArguments, texts: Iterable[str]) -> dict[str, 
 
 def _write_card(folder: Path, found: Mapping[str, Any], *, model: str, commit: str | None) -> None:
     """README.md of an export, with the pictures of the model's own."""
-    source = file_of(model, "README.md", revision=commit)
+    source = loading.file_of(model, "README.md", revision=commit)
     try:
         about = "" if source is None else source.read_text(encoding="utf-8")
         (folder / "README.md").write_text(make_card(about, found), encoding="utf-8")
     except (ValueError, yaml.YAMLError):
         raise InputError(f"{source}, or its head, cannot be read: mend it") from None
     for name in re.findall(r"!\[[^]]*\]\(([\w-]+\.png)\)", about):
-        if (picture := file_of(model, name, revision=commit)) is not None:
+        if (picture := loading.file_of(model, name, revision=commit)) is not None:
             shutil.copy(picture, folder / name)
 
 
@@ -200,7 +191,7 @@ def make_batches(texts: Sequence[str], *, model: Any, tokenizer: Any) -> list[di
     texts = texts if len(texts) > 1 else [*texts, *texts]  # the exporter to ONNX takes a batch of one for a constant
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    length = min(LONGEST_TEXT, longest_input(config=model.config, tokenizer=tokenizer) or LONGEST_TEXT)
+    length = min(LONGEST_TEXT, loading.longest_input(config=model.config, tokenizer=tokenizer) or LONGEST_TEXT)
     takes = inspect.signature(model.forward).parameters
     names = ("input_ids", "attention_mask", *(["token_type_ids"] if "token_type_ids" in takes else []))
     batches = []
@@ -245,7 +236,7 @@ def write_native(*, model: Any, folder: Path, **_: Any) -> Any:
         raise InputError(f"--format native: a {type(model).__name__} is a class of transformers already")
     native = model.to_native(weights=model.state_dict())
     native.save_pretrained(folder)
-    add_old_keys(folder / "config.json")
+    loading.add_old_keys(folder / "config.json")
     return type(native).from_pretrained(folder).eval()
 
 

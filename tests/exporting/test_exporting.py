@@ -99,9 +99,9 @@ def test_a_model_leaves_as_the_class_of_transformers_that_it_equals(saved, famil
     model = getattr(transformers, native).from_pretrained(output)
     tokenizer = transformers.AutoTokenizer.from_pretrained(output)
     batch = tokenizer(TEXTS[:2], padding=True, return_tensors="pt")
-    ours = formats.load_model(str(folder), auto_class=formats._class_of(formats.load_configuration(str(folder)), ""))[
-        0
-    ]
+    ours = formats.loading.load_model(
+        str(folder), auto_class=formats._class_of(formats.loading.load_configuration(str(folder)), "")
+    )[0]
     if "MultipleChoice" in native:
         batch = {name: tensor[None] for name, tensor in batch.items()}
     with torch.no_grad():
@@ -551,9 +551,9 @@ def test_a_fact_of_the_model_that_is_wrong_in_gguf_is_found(saved, monkeypatch, 
 
 
 def test_padding_is_not_compared_and_everything_else_is(saved) -> None:
-    model = formats.load_model(str(saved("modernbert", "LacunaForMaskedLM")), auto_class="AutoModelForMaskedLM")[
-        0
-    ].eval()
+    model = formats.loading.load_model(
+        str(saved("modernbert", "LacunaForMaskedLM")), auto_class="AutoModelForMaskedLM"
+    )[0].eval()
     batch = {"input_ids": torch.tensor([[2, 9, 3], [2, 3, 0]]), "attention_mask": torch.tensor([[1, 1, 1], [1, 1, 0]])}
 
     def shifted(*places: tuple[int, int]) -> Callable[..., Any]:
