@@ -204,14 +204,9 @@ def parse_arguments(
 ) -> tuple[Any, ...]:
     """Fill dataclasses of options: their defaults, then `--config file.yaml`, then the command line.
 
-    Args:
-        dataclass_types: flat dataclasses; their fields are the options.
-        arguments: what follows the program's name; `sys.argv[1:]` by default.
-        description: shown by `--help`.
-
-    Names of `TrainingArguments` are understood (`aliases.py`). Returns one filled dataclass for each type, in order.
-    Raises InputError: unknown options (with the nearest known ones), one given twice, a value of the wrong type or
-    choice.
+    The dataclasses are flat, and their fields are the options; `arguments` are `sys.argv[1:]` by default. Names of
+    `TrainingArguments` are understood (`aliases.py`). Returns one filled dataclass for each type, in order. Raises
+    InputError: unknown options (with the nearest known ones), one given twice, a value of the wrong type or choice.
     """
     transformers_logging.disable_progress_bar()  # they would garble our progress line
     parser = _parser(dataclass_types, description)

@@ -54,13 +54,10 @@ def storage_errors(what: str) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path, *, hint: str = "") -> Iterator[Path]:
-    """Write to a temporary path, which replaces `path` once it is complete and on disk.
+    """Write to a temporary path, which replaces `path` once it is complete and on disk; else the old file stays.
 
-    Args:
-        path: the file; its folder is created if missing. The old file stays if anything fails.
-        hint: end of the error message: what to do about the disk.
-
-    Raises StorageError: the file cannot be written.
+    The folder is made if it is missing. Raises StorageError: the file cannot be written; `hint`, the end of its
+    message, says what to do about the disk.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -112,11 +109,8 @@ def locked(path: Path, *, waiting: str, silent_seconds: float = 5.0) -> Iterator
 def hold(folder: Path) -> None:
     """Keep other runs out of a folder until `release` or the end of this process, however it ends.
 
-    The lock of a process that is gone is taken over, with a notice.
-
-    Raises:
-        InputError: another run uses the folder; the message names its host and process.
-        StorageError: the folder cannot be written.
+    The lock of a process that is gone is taken over, with a notice. Raises InputError: another run uses the folder, by
+    its host and process; StorageError: the folder cannot be written.
     """
     place = folder.absolute()
     if place in _held:

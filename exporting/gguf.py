@@ -25,12 +25,7 @@ def write_gguf(*, model: Any, tokenizer: Any, folder: Path, quantize: str | None
     """Write model.gguf, and read it again, which restores float32 weights from it.
 
     Of a ModernBERT its encoder is written, for embeddings: llama.cpp has no place for the heads of transformers.
-
-    Args:
-        model: a Qwen3ForCausalLM, or a ModernBERT with any head.
-        tokenizer: of `--pattern gpt2` without a normalizer.
-        quantize: None, "f16", "q8_0" or "q4_k" (llama.cpp's Q4_K_M): how matrices are kept; vectors are float32.
-
+    `quantize`, None, "f16", "q8_0" or "q4_k" (llama.cpp's Q4_K_M), is how matrices are kept; vectors are float32.
     Raises InputError: a model or a tokenizer that llama.cpp would read differently, or a package is missing.
     """
     try:

@@ -297,11 +297,10 @@ def require_argument(model: nn.Module, name: str, *, reason: str) -> None:
 
 
 def at_targets(logits: Tensor, labels: Tensor) -> Tensor:
-    """Logits at the targets only, [num_targets, vocab_size], also from a model that computes them everywhere.
+    """Logits at the targets only, [num_targets, vocab_size], in row-major order.
 
-    Args:
-        logits: [batch, length, vocab_size], or already at the targets, in row-major order.
-        labels: [batch, length], IGNORED where there is no target.
+    They may be there already, or be [batch, length, vocab_size]; labels [batch, length] are IGNORED where there is no
+    target.
     """
     return logits[labels != IGNORED] if logits.ndim == 3 else logits
 
@@ -318,10 +317,7 @@ def token_loss(logits: Tensor, labels: Tensor, num_targets: Tensor) -> Tensor:
 def score_targets(logits: Tensor, labels: Tensor, byte_lengths: Tensor) -> list[dict[str, Any]]:
     """One record per row: loss in nats, bytes, targets and hits.
 
-    Args:
-        logits: [batch, length, vocab_size], or [num_targets, vocab_size] in row-major order of the targets.
-        labels: [batch, length], IGNORED where there is no target.
-        byte_lengths: [vocab_size], bytes of text each token stands for.
+    Logits and labels are as in `at_targets`; `byte_lengths`, [vocab_size], are bytes of text each token stands for.
     """
     is_target = labels != IGNORED
     if logits.ndim == 3:

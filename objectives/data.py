@@ -138,13 +138,9 @@ def split_documents(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Divide documents into a training part and a held-out part; a single document is cut between two sentences.
 
-    Args:
-        documents: int64 [num_documents, 2], first and one past the last sentence of each, in the order of the store.
-        source: its number; each source is divided by random numbers of its own.
-
-    Returns: Two arrays like `documents`.
-
-    Raises InputError: there is too little text to hold anything out.
+    All three are int64 [num_documents, 2], first and one past the last sentence of each, in the order of the store.
+    Each `source` is divided by random numbers of its own. Raises InputError: there is too little text to hold anything
+    out.
     """
     if eval_fraction == 0 or len(documents) == 0:
         return documents, documents[:0]

@@ -33,9 +33,7 @@ def fill_in(
     and the tokens between them are laid out in random order. So that the text still fits its row, inserted masks that
     would make it longer than it was are left out.
 
-    `text`: int64 [length], not empty.
-
-    Returns: The corrupted text, and the lengths of the spans in the order of the text.
+    The text, int64 [length], is not empty. Returns the corrupted one, and the lengths of the spans in its order.
     """
     budget = min(max(1, rounded(probability * len(text), generator)), len(text))
     lengths = generator.poisson(MEAN_SPAN, size=budget + 8)
@@ -59,11 +57,8 @@ def corrupt_spans(
     stays are divided at random into equally many parts, which alternate; text comes first, a span last. Both numbers
     are rounded up or down at random, where T5 takes the nearest.
 
-    Args:
-        text: int64 [length], not empty.
-        sentinels: at least as many ids as there are spans.
-
-    Returns: The corrupted text, and the target.
+    The text, int64 [length], is not empty, and sentinels suffice for the spans. Returns the corrupted text and the
+    target.
     """
     noise = min(max(1, rounded(probability * len(text), generator)), max(1, len(text) - 1))
     kept = len(text) - noise

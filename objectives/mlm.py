@@ -35,10 +35,8 @@ _JOINED[:, _PARTIAL] = True
 def find_words(ids: np.ndarray, *, edges: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     """Number the words of a row: int64 [length], from 0, and -1 where there is no candidate.
 
-    Args:
-        ids: int64 [length].
-        edges: uint8 [vocab_size, 2], classes of the first and the last character of each token.
-        candidates: bool [length]; anything else, such as a special token, ends a word.
+    `edges`: uint8 [vocab_size, 2], classes of the first and the last character of each token. What is no candidate,
+    bool [length], such as a special token, ends a word.
     """
     first, last = edges[ids].T
     begins = candidates.copy()

@@ -34,13 +34,9 @@ class PackedRows:
     def __init__(
         self, *, store: Store, documents: np.ndarray, tokens: SpecialTokens, length: int, overlap: int = 0
     ) -> None:
-        """
-        Args:
-            documents: int64 [num_documents, 2], first and one past the last sentence of each.
-            length: tokens in a row, at most.
-            overlap: tokens that a piece repeats from the one before. 1 for causal models, to which the first token of
-                a piece is given and not a target.
-        """
+        """The documents, int64 [num_documents, 2], have the first and one past the last sentence of each; a row has at
+        most `length` tokens, of which a piece repeats `overlap` from the one before: 1 for causal models, to which the
+        first token of a piece is given and not a target."""
         self.store, self.tokens, self.length, self.overlap = store, tokens, length, overlap
         self._first_token = np.asarray(store.sentence_offsets[documents[:, 0]], dtype=np.int64)
         lengths = np.asarray(store.sentence_offsets[documents[:, 1]], dtype=np.int64) - self._first_token

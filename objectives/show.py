@@ -30,12 +30,9 @@ RESTS = "… the document continues in another row   ↵ line break"
 
 
 def show_examples(objective: TokenPrediction, tokenizer: Any, count: int, *, width: int | None = None) -> str:
-    """Training examples as text: rows spread evenly, corrupted like the samples 0, 1, 2 ... of a run.
+    """At most `count` training examples as text: rows spread evenly, corrupted like the samples 0, 1, 2 ... of a run.
 
-    Args:
-        tokenizer: with `decode`, for the ids of the objective.
-        count: number of examples, at most.
-        width: columns, of which a Chinese character takes two; None: those of the terminal, 118 at most.
+    `width`: columns, of which a Chinese character takes two; by default those of the terminal, 118 at most.
     """
     page = _Page(objective, tokenizer, width or min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
     count = min(count, objective.num_examples)

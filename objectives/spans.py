@@ -34,9 +34,8 @@ Span = tuple[int, int]  # the first word, and one past the last
 def recurring_spans(words: Sequence[tuple[int, ...] | None], *, is_common: np.ndarray) -> list[list[Span]]:
     """Runs of words that stand in several places of a text, longest first; the places of each, which share no word.
 
-    Args:
-        words: the tokens of each word; None for what no span holds, such as punctuation.
-        is_common: bool [vocab_size], tokens that are words alone and make no span by themselves.
+    Words are their tokens, and None where no span may be, as at punctuation; `is_common`: bool [vocab_size], tokens
+    that are words alone and make no span by themselves.
     """
     numbers: dict[tuple[int, ...], int] = {}
     text = [-1 if word is None else numbers.setdefault(word, len(numbers)) for word in words]

@@ -36,13 +36,10 @@ def compiler_of(device: torch.device) -> str | None:
 def should_compile(
     arguments: TrainingArguments, *, model: nn.Module, stages: Sequence[Stage], device: torch.device, is_divided: bool
 ) -> bool:
-    """What `--compile` means for this run, by the options alone: a resumed run must compute the same.
+    """What `--compile` means for this run, by its resolved options alone: a resumed run must compute the same.
 
-    Args:
-        arguments: resolved.
-        is_divided: whether weights or states are sharded among processes.
-
-    Raises InputError: `--compile on`, and there is no compiler.
+    `is_divided`: weights or states are sharded among processes. Raises InputError: `--compile on`, and there is no
+    compiler.
     """
     if arguments.compile == "off":
         return False

@@ -98,12 +98,8 @@ def fit_vocabulary(model: Any, *, old: Any, new: Any) -> int:
     it replaces (Hewitt, 2021, "Initializing new word embeddings for pretrained language models", takes the mean of
     all); those of special tokens begin at random.
 
-    Args:
-        model: with the embeddings of `old`.
-        old: its tokenizer.
-        new: the same one, or what `recipes/train_tokenizer.py --extend` made of it.
-
-    Returns how many tokens are new. Raises InputError: `new` gives other ids to tokens of `old`.
+    `new` is the tokenizer `old` of the model, or what `recipes/train_tokenizer.py --extend` made of it. Returns how
+    many tokens are new. Raises InputError: `new` gives other ids to tokens of `old`.
     """
     before, after = old.get_vocab(), new.get_vocab()
     moved = next((token for token, number in before.items() if after.get(token) != number), None)

@@ -103,12 +103,10 @@ def load_model(
 ) -> Any:
     """A checkpoint with the head of a task, in float32; what the checkpoint lacks is drawn from `seed`.
 
-    Args:
-        label_names: labels in the order of the head's outputs; a head of another number of labels is replaced.
-        pooling: "first" or "mean": what of an encoder a classifier reads; "auto": as its configuration says.
-
-    Raises InputError: no such head or pooling, or tokenizer or weights do not fit the configuration;
-    CorruptCheckpointError: the weights cannot be read.
+    Labels are in the order of the head's outputs; a head of another number of labels is replaced. Pooling: "first" or
+    "mean" is what of an encoder a classifier reads, "auto" as its configuration says. Raises InputError: no such head
+    or pooling, or tokenizer or weights do not fit the configuration; CorruptCheckpointError: the weights cannot be
+    read.
     """
     origin: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": revision}
     options: dict[str, Any] = {"ignore_mismatched_sizes": True}

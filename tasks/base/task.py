@@ -78,12 +78,10 @@ class Task(Work):
 
     @classmethod
     def from_arguments(cls, options: Any, *, read: Reader, builtin: Reader | None = None, **parts: Any) -> Self:
-        """The task with the rows of the files that the options name.
+        """The task with the rows of the files that the options name, or of `builtin` where they name none.
 
-        Args:
-            read: file, perhaps a second one of targets, and what `options.reading` gives -> its rows.
-            builtin: the training rows where no file is named.
-            parts: tokenizer, configuration and seed.
+        `read`: file, perhaps a second one of targets, and what `options.reading` gives -> its rows. `parts`:
+        tokenizer, configuration and seed.
         """
 
         def rows(part: str) -> Sequence[Any]:

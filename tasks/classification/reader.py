@@ -239,10 +239,8 @@ def name_labels(
 ) -> tuple[list[str], dict[str, int], str | None]:
     """Names of the labels in the order of the model's outputs, the output of each label of the data, perhaps a note.
 
-    Args:
-        found: labels of the training rows.
-        given: value of --label_names; names for labels that are the numbers 0, 1, ... are matched to them in order,
-            which the note says.
+    `found` are those of the training rows. With names that are `given`, labels that are the numbers 0, 1, ... are
+    matched to them in order, which the note says.
     """
     where, another = f"{rows[0].where}: ", f"name another column with {_OPTION}"
     if not found:

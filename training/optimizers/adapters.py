@@ -102,13 +102,9 @@ def freeze_backbone(model: nn.Module) -> None:
 def add_lora(model: nn.Module, *, rank: int, alpha: float, seed: int) -> Adapter:
     """Put LoRA into all linear layers of the backbone, in place; only it and the head (with the pooler) learn.
 
-    Output layers over the vocabulary stay as they are, tied or not.
-
-    Args:
-        rank: rows of A, which is drawn from `seed`, and columns of B, which begins with zeros.
-        alpha: B A x is multiplied by alpha / rank.
-
-    Raises InputError: there are no linear layers in the backbone, or `peft` is not installed.
+    Output layers over the vocabulary stay as they are, tied or not. A has `rank` rows, drawn from `seed`, and B begins
+    with zeros; B A x is multiplied by alpha / rank. Raises InputError: there are no linear layers in the backbone, or
+    `peft` is not installed.
     """
     try:
         import peft

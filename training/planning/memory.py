@@ -257,10 +257,7 @@ def check_memory(
 ) -> None:
     """Refuse steps of very many tokens that need more memory than the device has; the estimate takes seconds.
 
-    Args:
-        model: on the CPU.
-
-    Raises InputError: says how much a step needs, and what would fit.
+    The model is on the CPU. Raises InputError: says how much a step needs, and what would fit.
     """
     for stage in stages:
         longest = max(stage.work.lengths or [len(stage.work.example(0, 0)["input_ids"])])

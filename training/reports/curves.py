@@ -48,10 +48,9 @@ def draw_curves(
 ) -> None:
     """Draw the lines of metrics.jsonl, with marks where checkpoints were written, steps skipped and runs resumed.
 
-    Args:
-        path: the PNG file, which is replaced as a whole; StorageError where it cannot be written.
-        metric: the held-out one that judges the model, which is drawn first and with its baseline.
-        results: of a run that has ended: its baselines, and the step whose weights are kept.
+    The PNG file is replaced as a whole. `metric`: the held-out one that judges the model, which is drawn first and
+    with its baseline; `results`: of a run that has ended, its baselines and the step whose weights are kept. Raises
+    StorageError: the file cannot be written.
     """
     results = results or {}
     from matplotlib import style
