@@ -92,8 +92,7 @@ def begin(options: argparse.Namespace) -> "Report":
 
 def find_texts(folder: str) -> tuple[list[str], int]:
     """The .txt files of a folder, and their bytes."""
-    files = [str(path) for path in sorted(Path(folder).rglob("*.txt"))]
-    if not files:
+    if not (files := [str(path) for path in sorted(Path(folder).rglob("*.txt"))]):
         raise SystemExit(f"there is no .txt file in {folder}")
     return files, sum(Path(file).stat().st_size for file in files)
 

@@ -103,8 +103,7 @@ def encode(text: str, tokenizer: Any, kind: Kind) -> list[list[int]]:
 def group_texts(texts: Iterable[list[int]], length: int) -> Tensor:
     """All texts joined and cut into full rows, [rows, length], as the function of this name of run_mlm.py."""
     joined = np.fromiter(chain.from_iterable(texts), dtype=np.int64)
-    rows = len(joined) // length
-    if not rows:
+    if not (rows := len(joined) // length):
         raise SystemExit(f"the text has {len(joined)} tokens, and a row {length}: give more text or a shorter row")
     return torch.from_numpy(joined[: rows * length].reshape(rows, length))
 

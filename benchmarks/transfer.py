@@ -117,8 +117,7 @@ def gains(
 
     The two errors of a single seed count as independent, which is too much: they are of the same rows.
     """
-    pairs = [(first[seed], pretrained[seed]) for seed in sorted(first.keys() & pretrained.keys())]
-    if not pairs:
+    if not (pairs := [(first[seed], pretrained[seed]) for seed in sorted(first.keys() & pretrained.keys())]):
         return {}
     known = None not in errors
     found = {"gained": estimate([ours - new for new, ours in pairs], error=math.hypot(*errors) if known else None)}

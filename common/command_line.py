@@ -256,8 +256,7 @@ def exit_cleanly(main: Callable[[], object]) -> NoReturn:
     except BrokenPipeError:
         os._exit(1)
     except Exception as error:
-        exit_code = getattr(error, "exit_code", None)
-        if exit_code is None:
+        if (exit_code := getattr(error, "exit_code", None)) is None:
             raise
         what = "" if exit_code == StoppedError.exit_code else "error: "
         print(without_secrets(f"{what}{error}", names_stay=True), file=sys.stderr, flush=True)

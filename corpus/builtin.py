@@ -207,8 +207,7 @@ def builtin_questions() -> list[dict[str, Any]]:
     groups: dict[str, list[dict[str, Any]]] = {}
     for module in read_library():
         for entry in module.entries:
-            rows = _ask(module, entry)
-            if rows:
+            if rows := _ask(module, entry):
                 groups.setdefault(rows[0]["context"], rows)
     asked: Counter[str] = Counter()
     kept = []

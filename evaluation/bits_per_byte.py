@@ -77,8 +77,7 @@ def _causal(
                 places = np.arange(first, end) - 1 - begin
                 yield Request(stream[begin:end], places, stream[first:end], owner, end - first)
 
-    tokens = sum(len(stream) - 1 for stream in streams)
-    if not tokens:
+    if not (tokens := sum(len(stream) - 1 for stream in streams)):
         raise InputError("the tokenizer makes no tokens of this text. Check --data")
     nats, counts, _ = _sums(language_model, requests(), texts=len(streams), total=tokens, batch_size=batch_size)
     sizes = np.asarray([len(text.encode()) for text in documents])
@@ -117,8 +116,7 @@ def _masked(
             whole = np.concatenate([prefix, hidden, suffix]).astype(np.int64)
             requests.append(Request(whole, places - begin + len(prefix), ids[places], document, len(whole)))
             sizes[document] += sum(units[first + unit][2] for unit in chosen)
-    masked_bytes = int(sizes.sum())
-    if not masked_bytes:
+    if not (masked_bytes := int(sizes.sum())):
         raise InputError("the tokenizer makes no tokens of this text. Check --data")
     total = sum(request.weight for request in requests)
     nats, counts, hits = _sums(language_model, iter(requests), texts=len(sizes), total=total, batch_size=batch_size)

@@ -108,8 +108,7 @@ def inspect_text(*, language_model: LanguageModel, text: str, where: str = "the 
     inputs = {"input_ids": torch.tensor([read], device=model.device)}
     rows, kinds, truths = {"": (read, first)}, ALONE, [*read[1:], None]
     if language_model.kind == "encoder-decoder":
-        start = getattr(model.config, "decoder_start_token_id", None)
-        if start is None:
+        if (start := getattr(model.config, "decoder_start_token_id", None)) is None:
             raise InputError(f"the configuration of this {type(model).__name__} has no decoder_start_token_id: set it")
         truths = read[1:] if read[0] == start else read
         written = [start, *truths[:-1]]  # that which ends it is not read again

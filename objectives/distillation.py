@@ -284,8 +284,7 @@ def load_teacher(teacher: str, goal: ObjectiveArguments, *, as_ours: Callable[[A
     Raises InputError: there is none, it predicts something else, or it reads shorter rows only;
     CorruptCheckpointError: its weights cannot be read.
     """
-    kind = DISTILLED.get(goal.objective)
-    if kind is None:
+    if (kind := DISTILLED.get(goal.objective)) is None:
         raise InputError(f"--objective {goal.objective} is not learned from a teacher: use {' or '.join(DISTILLED)}")
     with called({"--model": "--teacher"}):
         config = load_configuration(teacher)

@@ -55,8 +55,7 @@ def run(title: str, arguments: list[str]) -> float:
     print(f"\n-- {title}: {'' if shown.startswith('accelerate') else 'python '}{shown}", flush=True)
     started = time.perf_counter()
     cores = {"OMP_NUM_THREADS": str(os.cpu_count() or 1), **os.environ}  # or accelerate asks for it to be set
-    code = subprocess.run([sys.executable, *arguments], env=cores, check=False).returncode
-    if code:
+    if code := subprocess.run([sys.executable, *arguments], env=cores, check=False).returncode:
         sys.exit(f"demo: stage '{title}' failed with exit code {code}")
     return time.perf_counter() - started
 

@@ -188,8 +188,7 @@ def compression_report(
             for encoding in backend.encode_batch_fast(batch, add_special_tokens=False):
                 counts += np.bincount(encoding.ids, minlength=len(counts))
             bar.update(size)
-    num_tokens = int(counts.sum())
-    if not num_tokens:
+    if not (num_tokens := int(counts.sum())):
         raise InputError("there is no text to measure the tokenizer on. Check --data.")
     whole = np.array([len(piece.decode(errors="ignore").encode()) for piece in pieces])  # bytes of whole characters
     visible = [token_id for token_id, piece in enumerate(pieces) if piece.strip()]

@@ -142,8 +142,7 @@ def _append(pieces: list[str], text: str, start: int, end: int) -> None:
     """Add text[start:end], cut between words while it is too long."""
     visible_end = start + len(text[start:end].rstrip())
     while end - start > MAX_CHARACTERS:
-        edge = _WORD_EDGE.search(text, start + MAX_CHARACTERS // 2, visible_end)
-        if edge is None:
+        if (edge := _WORD_EDGE.search(text, start + MAX_CHARACTERS // 2, visible_end)) is None:
             break
         pieces.append(text[start : edge.start()])
         start = edge.start()

@@ -110,8 +110,7 @@ def _scores(task: "Task", results: Mapping[str, float]) -> list[str]:
 
 def _mistakes(task: "Task", predictions: Sequence[Mapping[str, Any]]) -> list[str]:
     """The mistakes that the model is surest of, a block of lines each."""
-    found = task.mistakes(predictions)[:MOST_MISTAKES]
-    if not found:
+    if not (found := task.mistakes(predictions)[:MOST_MISTAKES]):
         return ["## Mistakes", "", "There are none."] if predictions else []
     note = [task.probability_note, ""] if task.probability_note else []
     lines = [f"## {task.mistakes_heading.format(count=len(found))}", "", *note, "````text"]

@@ -218,8 +218,7 @@ def multi_hot_width(*, rows: Sequence[Row], column: str) -> int | None:
 def number_of(row: Row, column: str) -> float:
     """The number of a row, a target of regression."""
     value = row.value(column, option=_OPTION)
-    number = as_number(value)
-    if number is None:
+    if (number := as_number(value)) is None:
         what = "is empty" if is_missing(value) else f"holds {_shown(value)}, not a finite number"
         raise InputError(
             f"{row.where}: column '{column}' {what}, and to learn numbers ({NUMBER}) each row needs one: correct or "

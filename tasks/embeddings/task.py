@@ -172,8 +172,7 @@ def read_related(rows: Sequence[Row], columns: Columns, *, kind: str) -> list[Re
 
 def _score(row: Row, column: str) -> float:
     value = row.value(column, option="--label_column")
-    number = as_number(value)
-    if number is None:
+    if (number := as_number(value)) is None:
         raise InputError(
             f"{row.where}: column '{column}' holds {value!r}, not a number that says how alike the texts are: mend "
             "the row, or name another column with --label_column"

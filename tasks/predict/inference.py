@@ -40,8 +40,7 @@ HEADS |= {"LMHeadModel": "text_generation"}
 
 def read_settings(model: str, *, revision: str | None = None) -> dict[str, Any]:
     """What `task.json` beside a model says; InputError where it cannot be read or names no known task."""
-    path = file_of(model, "task.json", revision=revision)
-    if path is None:
+    if (path := file_of(model, "task.json", revision=revision)) is None:
         return {}
     try:
         content = dict(json.loads(path.read_text(encoding="utf-8")))

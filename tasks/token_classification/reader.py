@@ -137,8 +137,7 @@ class Entity(NamedTuple):
 
 def split_tag(tag: str) -> tuple[str, str]:
     """Letter (B, I, O, E or S) and type ("" where there is but one) of a tag of entities; ValueError for others."""
-    found = _TAG.fullmatch(tag)
-    if found is None:
+    if (found := _TAG.fullmatch(tag)) is None:
         raise ValueError(f"{tag!r} is neither O nor B-, I-, E- or S- with a type")
     letter, kind = found[1] or OUTSIDE, found[2] or ""
     return _READ_AS.get(letter, letter), kind

@@ -110,8 +110,7 @@ def add_lora(model: nn.Module, *, rank: int, alpha: float, seed: int) -> Adapter
         import peft
     except ImportError as error:
         raise InputError('--lora_rank needs the package peft: pip install -e ".[peft]"') from error
-    layers = dict(_linear_layers(model))
-    if not layers:
+    if not (layers := dict(_linear_layers(model))):
         raise InputError(f"--lora_rank {rank}: there is no linear layer in the backbone of {type(model).__name__}")
     transposed = {name for name, layer in layers.items() if not isinstance(layer, nn.Linear)}
     config = peft.LoraConfig(

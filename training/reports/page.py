@@ -167,8 +167,7 @@ def _image(png: bytes, what: str) -> str:
 
 def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A table, or nothing without rows."""
-    cells = ["".join(f"<td>{html.escape(_shown(cell))}</td>" for cell in row) for row in rows]
-    if not cells:
+    if not (cells := ["".join(f"<td>{html.escape(_shown(cell))}</td>" for cell in row) for row in rows]):
         return ""
     head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in heads)
     head = f"<thead><tr>{head}</tr></thead>" if any(heads) else ""
