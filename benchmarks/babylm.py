@@ -120,7 +120,6 @@ class Challenge:
 
 
 def main() -> None:
-    """Parse, train, judge, report."""
     parser = make_parser(
         __doc__,
         ("texts", str(DATA / "novels"), "folder of .txt files"),

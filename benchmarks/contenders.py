@@ -98,7 +98,6 @@ class Contender:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is a model of Lacuna."""
         return getattr(self.build, "func", self.build) in (lacuna, lacuna_bert)
 
 

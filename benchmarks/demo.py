@@ -13,7 +13,6 @@ from harness import REPOSITORY, Report, make_parser, table
 
 
 def main() -> None:
-    """Run the demo, report its table."""
     options = make_parser(__doc__, ("report_only", False, "run nothing, report runs/demo")).parse_args()
     report = Report(options)
     if not options.report_only:

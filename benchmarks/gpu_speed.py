@@ -119,7 +119,6 @@ def measure(name: str, part: Part, *, deadline: float, may_compile: bool) -> dic
 
 
 def to_markdown(body: dict[str, Any]) -> list[str]:
-    """The report for people."""
     lines = ["bf16, fused AdamW. MFU: operations that the batch needs (see `operations`) over the data sheet's peak."]
     for name, part in body["parts"].items():
         shape, (what, goal), ours = part["shape"], part["goal"], part["contenders"]["lacuna"]

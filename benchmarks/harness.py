@@ -38,7 +38,6 @@ Result = TypeVar("Result")
 
 
 def positive(text: str) -> int:
-    """A whole number above 0."""
     if (value := int(text)) < 1:
         raise ValueError(text)
     return value
@@ -98,7 +97,6 @@ def find_texts(folder: str) -> tuple[list[str], int]:
 
 
 def find_device() -> torch.device:
-    """The GPU if there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -156,8 +154,7 @@ def apart(**environment: str) -> Iterator[Callable[..., Any]]:
 
 def run_recipe(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Run a recipe from the command line; the results that it wrote. True makes an option a flag. What it prints goes
-    to a file beside --output_dir, or beside the folder of --output_file; RuntimeError, with its end, where it failed.
-    """
+    to a file beside --output_dir, or the folder of --output_file; RuntimeError, with its end, where it failed."""
     words = [str(it) for name, value in options.items() for it in (f"--{name}", *[value][: value is not True])]
     command = [sys.executable, f"recipes/{name}.py", *words]
     made = Path(options.get("output_file") or Path(options["output_dir"], "results.json"))

@@ -159,7 +159,6 @@ def to_markdown(body: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Prepare, measure, report."""
     parser = make_parser(
         __doc__,
         ("parts", tuple(PARTS), "one of them"),

@@ -244,7 +244,6 @@ class Exported(transformers.PreTrainedModel):
 
     @property
     def device(self) -> torch.device:
-        """Where it runs."""
         return self.exported.device
 
     def get_input_embeddings(self) -> torch.nn.Module:

@@ -102,5 +102,4 @@ def training_batch(examples: list[dict[str, Any]], *, work: Work, device: torch.
 
 
 def to_device(batch: Tensors, device: torch.device) -> Tensors:
-    """Move a batch to a device."""
     return {name: value.to(device, non_blocking=True) for name, value in batch.items()}

@@ -224,9 +224,7 @@ def align(first: Sequence[int], second: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def render_page(*, inspections: Sequence[Inspection], about: dict[str, Any]) -> str:
-    """One HTML page that needs neither files nor a network; `about` has `model`, `head`, `kind`, `facts` and
-    `made_with`.
-    """
+    """One HTML page without files or a network; `about` has `model`, `head`, `kind`, `facts` and `made_with`."""
     texts = []
     for inspection in inspections:
         both = zip(inspections[0].sides, inspection.sides, strict=True)

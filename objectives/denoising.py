@@ -170,7 +170,6 @@ class Denoising(PackedPrediction):
         return token_loss(model(**self._inputs(batch)).logits, labels, num_items), {}
 
     def evaluate(self, model: nn.Module, batch: Tensors) -> list[dict[str, Any]]:
-        """Sums over the targets of each row."""
         records: list[dict[str, Any]] = []
         for part in self.in_parts(batch):
             records += score_targets(model(**self._inputs(part)).logits, part["labels"], self.byte_lengths)

@@ -158,7 +158,6 @@ class RecurringSpans(PackedPrediction):
         return nats.sum() / total, {"accuracy": found.sum() / total}
 
     def evaluate(self, model: nn.Module, batch: Tensors) -> list[dict[str, Any]]:
-        """Sums over the questions of each row."""
         columns = (*self._score(model, batch), batch["labels"] != IGNORED)
         sums = torch.stack([column.double().sum(dim=1).cpu() for column in columns], dim=1)
         return [dict(zip(("nats", "hits", "targets"), values, strict=True)) for values in sums.tolist()]

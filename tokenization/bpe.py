@@ -112,7 +112,6 @@ def _more_special(asked: TokenizerArguments) -> list[str]:
 
 
 def _padded(size: int, asked: TokenizerArguments) -> int:
-    """A number of tokens rounded up to a multiple."""
     return -(-size // asked.pad_to_multiple_of) * asked.pad_to_multiple_of
 
 

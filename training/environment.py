@@ -51,7 +51,6 @@ def hardware(device: torch.device) -> str:
 
 
 def is_main_process() -> bool:
-    """Whether this is rank 0."""
     return int(os.environ.get("RANK", "0")) == 0
 
 

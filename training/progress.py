@@ -95,7 +95,6 @@ class Window:
     """Learning rate and norm of the gradient of the last step that was applied."""
 
     def add(self, parts: dict[str, Tensor], **last: float) -> None:
-        """One more step."""
         self.last = last
         for name, value in parts.items():
             self.sums[name] = self.sums[name] + value if name in self.sums else value

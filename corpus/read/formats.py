@@ -301,7 +301,6 @@ RECORD_KINDS = tuple(kind for kind in READERS if kind != ".arrow")
 
 
 def read_texts(rows: Iterable[Record | BadRecord], *, column: str) -> Iterator[Piece | BadRecord]:
-    """The texts of rows."""
     for row in rows:
         try:
             yield row if isinstance(row, BadRecord) else Piece(text_of(row, column=column), row.line, row.offset)

@@ -146,7 +146,6 @@ class Text:
         return replace(self, names=[name, *names], weights=weights, files=files, more=texts)
 
     def texts(self) -> Iterator[str]:
-        """The texts of all documents."""
         return (document.text for document in self.documents())
 
     def documents(self) -> Iterator[Document]:

@@ -69,7 +69,6 @@ class KeepBest(TrainerCallback):
             self.log.record({"step": state.global_step, **logs})
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        """Look at the clock."""
         self.began = time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:

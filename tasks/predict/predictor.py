@@ -74,9 +74,7 @@ class Predictor:
         tokenizer: Any = None,
         max_length: int = 512,
     ) -> None:
-        """Open it with the `settings` that fine-tuning has left in `task.json`; without a model the subclass loads its
-        own.
-        """
+        """With the `settings` that fine-tuning has left in `task.json`; without a model the subclass loads its own."""
         self.model, self.tokenizer, self.settings, self.arguments = model, tokenizer, settings, arguments
         self.max_length, self.batch_size = max_length, arguments.batch_size
         self.cut = {"truncation": True, "max_length": max_length}
@@ -136,7 +134,6 @@ class Predictor:
         raise NotImplementedError
 
     def to_model(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """A batch on the device of the model."""
         return to_device(dict(batch), self.model.device)
 
 
@@ -146,7 +143,6 @@ class PipelinePredictor(Predictor):
     task = ""
 
     def options(self) -> dict[str, Any]:
-        """Of the pipeline."""
         return self.cut
 
     def prepare(self) -> None:

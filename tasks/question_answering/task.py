@@ -113,11 +113,6 @@ class QuestionAnswering(Task):
     # What the loop asks for
 
     def collate(self, examples: list[Inputs]) -> Batch:
-        """Inputs padded to the longest [batch, length], `start_positions` and `end_positions` [batch].
-
-        Held-out windows add `row` [batch] and `allowed` (bool [batch, length]): tokens of the context at which an
-        answer may start or end.
-        """
         return collate_windows(examples, tokenizer=self.tokenizer)
 
     def loss(self, model: nn.Module, batch: Batch, num_targets: Batch) -> tuple[Tensor, Batch]:
@@ -224,7 +219,9 @@ def _mean_f1(questions: Sequence[Question], predictions: Iterable[str]) -> float
 
 
 def collate_windows(examples: list[Inputs], *, tokenizer: Any) -> Batch:
-    """A batch of windows, as `QuestionAnswering.collate` says."""
+    """Inputs padded to the longest [batch, length], `start_positions` and `end_positions` [batch]. Held-out windows
+    add `row` [batch] and `allowed` (bool [batch, length]): tokens of the context at which an answer may start or
+    end."""
     batch = pad_inputs(examples=examples, tokenizer=tokenizer)
     first = batch["attention_mask"].argmax(dim=1)  # of all tokens; not 0 where padding stands on the left
     for side in ("start", "end"):

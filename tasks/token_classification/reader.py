@@ -149,7 +149,6 @@ def is_tag(tag: str) -> bool:
 
 
 def join_tag(letter: str, kind: str) -> str:
-    """The tag of a letter and a type."""
     return letter if letter == OUTSIDE or not kind else f"{letter}-{kind}"
 
 

@@ -51,7 +51,6 @@ class Snapshot:
 
     @property
     def num_bytes(self) -> int:
-        """Of all tensors together."""
         parts = (self.weights, self.optimizer, self.average, self.learned)
         return sum(tensor.nbytes for part in parts for tensor in part.values())
 
@@ -70,8 +69,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 def native_form(model: nn.Module, save_as: str) -> tuple[nn.Module | None, str]:
     """The model of transformers that is saved in place of one of ours, without its weights, or None; and a line for
-    people, which says why there is none. No line where there is no choice.
-    """
+    people that says why there is none, empty where there is no choice."""
     if save_as != "native" or not hasattr(model, "to_native"):
         return None, ""
     try:
@@ -84,10 +82,8 @@ def native_form(model: nn.Module, save_as: str) -> tuple[nn.Module | None, str]:
 
 
 def save_model(*, model: nn.Module, tokenizer: Any, card: str, folder: Path, native: bool, weights: Tensors) -> None:
-    """Write a folder that `from_pretrained` loads, of these weights.
-
-    `native`: as the model of transformers that computes the same.
-    """
+    """Write a folder that `from_pretrained` loads, of these weights; `native`: as the model of transformers that
+    computes the same."""
     if native:
         model.to_native(weights=weights).save_pretrained(folder)
         add_old_keys(folder / "config.json")
@@ -100,7 +96,6 @@ def save_model(*, model: nn.Module, tokenizer: Any, card: str, folder: Path, nat
 
 
 def all_finite(weights: Tensors) -> bool:
-    """Whether every weight is finite."""
     return all(bool(torch.isfinite(value).all()) for value in weights.values() if value.is_floating_point())
 
 
@@ -259,7 +254,6 @@ def best_checkpoint(folders: list[Path], *, greater_is_better: bool) -> Path | N
 
 
 def read_progress(folder: Path) -> Progress:
-    """Where a run stood at a checkpoint."""
     try:
         return Progress(**json.loads((folder / STATE / "progress.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
@@ -293,9 +287,8 @@ def _remove(folder: Path) -> None:
 
 
 def verify_checkpoint(folder: Path) -> None:
-    """CorruptCheckpointError where a checkpoint has not exactly the files and bytes that were written; it names the
-    first.
-    """
+    """CorruptCheckpointError, with the first that differs, where a checkpoint has not exactly the files and bytes
+    written."""
 
     def check(holds: object, what: str) -> None:
         if not holds:

@@ -64,7 +64,6 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """Of all parts."""
         return sum(vars(self).values())
 
     @property

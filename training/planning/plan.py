@@ -144,7 +144,6 @@ def _work_and_time(
     device: Gpu,
     precision: str,
 ) -> dict[str, dict[str, str]]:
-    """Rows, steps and operations; time."""
     per_step = wanted.num_devices * mean_over_run([each.flops() * each.share for each in needs], stages)
     tokens = wanted.num_devices * mean_over_run([each.length * each.share for each in needs], stages)
     texts = " ".join(f"{count:>13,}" for count in sorted({stage.work.num_examples for stage in stages}))

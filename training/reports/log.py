@@ -216,7 +216,6 @@ class RunLog:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl."""
         return self._lines.records
 
     def say(self, text: str) -> None:
