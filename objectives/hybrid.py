@@ -6,7 +6,6 @@ token hidden at a position is predicted one position before it, so that both kin
 
 import math
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -24,7 +23,6 @@ _BLOCK = 64  # samples that hold the stated share of causal rows
 _OF_NO_ROW = ("is_causal", "_False", "_True")  # ends of names in a batch that the model does not get row by row
 
 
-@lru_cache(maxsize=64)
 def several_processes() -> bool:
     """Whether this is one of several processes that train a model together."""
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
