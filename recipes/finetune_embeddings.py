@@ -75,7 +75,7 @@ def main(words: Sequence[str] | None = None) -> str:
         return str(folder)
     if is_main and fixed.learning_rate is None:
         rate = f"{data.learning_rate:g}"
-        print(f"learning rate {rate}, automatic, by the RMS of the weights (--learning_rate)", flush=True)
+        print(f"learning rate {rate}, automatic, by RMS of the weights (--learning_rate)", flush=True)
     log = RunLog(output_dir=folder, enabled=is_main, first_step=0, done=0.0, title=f"{work.name}, {work.kind}")
     with closing(log):
         info = {"objective": work.objective, "model": start.model, "command": shown_command()}

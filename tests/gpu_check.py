@@ -166,7 +166,9 @@ def _sharded(device: torch.device, optimizer: str) -> str:
         if is_sharded:
             with mock.patch.object(fsdp, "dist", SimpleNamespace(**alone)):
                 fsdp.shard(model, device=device)
-        optimizers = OPTIMIZERS[optimizer].make(model, TrainingArguments(optimizer=optimizer, max_steps=4))
+        optimizers = OPTIMIZERS[optimizer].make(
+            model, TrainingArguments(optimizer=optimizer, learning_rate=1e-3, max_steps=4)
+        )
         for _ in range(3):
             (loss := model(**batch_of("decoder", device), skip_logits=True).loss).backward()
             update(model, optimizers, loss=loss.detach(), max_norm=1.0, loss_scale=1.0)

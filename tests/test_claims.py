@@ -209,6 +209,7 @@ FACTS: dict[str, list[str]] = {
     ],
     "docs/optimizers.md": [
         "0.006 for `muon`, 0.001 for `adamw`",
+        "`tiny` 0.7 of them, `mini` half, `base` 0.29",
         "| 0.3; 1 in fine-tuning |",
         "| 0.1; 0.01 in fine-tuning |",
         "at 0.9 the top layer learns at 0.9 of the rate, the next at 0.81",

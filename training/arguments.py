@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
@@ -18,7 +18,7 @@ TRACKERS = ("tensorboard", "wandb", "trackio")
 """What --report_to takes; each is an extra of the package by the same name."""
 
 
-if TYPE_CHECKING:  # after construction it is there
+if TYPE_CHECKING:  # once the model is there, it is too (`with_rate`)
     DerivedRate = float
 else:
     DerivedRate = float | None
@@ -90,6 +90,7 @@ class NewModelArguments(ModelArguments):
 class TrainingArguments(Arguments):
     """How long, how fast and in what portions to train."""
 
+    fine_tunes: ClassVar[bool] = False  # how a learning rate is found where none is asked for
     max_minutes: float | None = essential(
         None, "Stop after this many minutes of compiling and training; evaluation is extra. Default: no limit."
     )
@@ -117,7 +118,7 @@ class TrainingArguments(Arguments):
     eval_batch_size: int = _saving(64, "Examples per evaluation batch of one process.", advanced=True)
     optimizer: str = _optimizer("muon", "What updates the weights.", choices=OPTIMIZERS)
     learning_rate: DerivedRate = _optimizer(
-        None, f"Peak learning rate. Default: {_RATES}else {_USUAL_RATE:g}.", metavar="X"
+        None, f"Peak learning rate. Default: {_RATES}else {_USUAL_RATE:g}, less for large models.", metavar="X"
     )
     schedule: str = _optimizer(
         "rsqrt",
@@ -195,8 +196,6 @@ class TrainingArguments(Arguments):
     def __post_init__(self) -> None:
         self.batch_size, self.batch_size_at = Numbers(self.batch_size), Numbers(self.batch_size_at)
         _check_stages(self.batch_size, self.batch_size_at)
-        if self.learning_rate is None:
-            self.learning_rate = OPTIMIZERS[self.optimizer].learning_rate
         check_range(self, "eval_batch_size", "max_steps", "max_minutes", "max_tokens", "max_epochs", above=0)
         check_range(self, "max_bad_steps", "learning_rate", "logging_steps", "keep_checkpoints", above=0)
         check_range(self, "warmup_steps", "weight_decay", "max_grad_norm", at_least=0)
@@ -247,6 +246,7 @@ def _but(name: str, default: Any, **changed: Any) -> Any:
 class FineTuningArguments(TrainingArguments):
     """Training options with the defaults that fine-tuning wants."""
 
+    fine_tunes: ClassVar[bool] = True
     max_minutes: float | None = _but("max_minutes", None, group="length of the run")
     max_epochs: float | None = _but("max_epochs", None, group=ESSENTIALS)
     output_dir: str = essential("runs/finetuned", "Folder for model, predictions, metrics and curves.")
@@ -283,9 +283,7 @@ class FineTuningArguments(TrainingArguments):
     dry_run: bool = _length(False, "Show the data and how much of the model would learn, then exit without training.")
 
     def __post_init__(self) -> None:
-        asked = self.learning_rate
         super().__post_init__()
-        self.learning_rate = asked  # or None, until the model is there (schedules.py)
         check_range(self, "seeds", at_least=1)
         self.seeds = 3 if self.soup and self.seeds is None else self.seeds
         seeds = self.seeds or 1  # None: `fine_tune` decides, by the rows

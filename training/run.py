@@ -260,8 +260,8 @@ def open_run(
     progress, changed = Progress(identity=identity, options=schedule_of(arguments)), list[dict[str, Any]]()
     notices = [] if arguments.max_minutes else skipped(stages, arguments.max_steps)
     if asked_rate is None:
-        rate = f"{arguments.learning_rate:g}"
-        notices.append(f"learning rate {rate}, automatic, by the RMS of the weights (--learning_rate)")
+        rate, by = f"{arguments.learning_rate:g}", "RMS of the weights" if arguments.fine_tunes else "layers and width"
+        notices.append(f"learning rate {rate}, automatic, by {by} (--learning_rate)")
     if arguments.resume:
         progress, changed, resumed = resume(
             arguments, model=bare, optimizers=optimizers, average=average, adapter=adapter, fresh=progress

@@ -40,6 +40,7 @@ def train(config: modeling.LacunaConfig, *, rows: int, length: int) -> None:
 
 use_all_cores()
 arguments = TrainingArguments(
+    learning_rate=1e-3,
     optimizer=optimizer,  # type: ignore[arg-type]
     save_steps=0,
 )

@@ -63,7 +63,9 @@ def work_for(model: Any) -> RowsOfTokens:
 def allocated(model: Any, *, precision: str, passes: int, optimizer: str = "adamw") -> int:
     """Bytes that a step held at once besides weights and optimizer, as torch's allocator saw it."""
     batch = work_for(model).batch_for(model, rows=ROWS)
-    optimizers = OPTIMIZERS[optimizer].make(model, TrainingArguments(optimizer=optimizer, max_steps=9))  # type: ignore[arg-type]
+    optimizers = OPTIMIZERS[optimizer].make(
+        model, TrainingArguments(optimizer=optimizer, learning_rate=1e-3, max_steps=9)
+    )  # type: ignore[arg-type]
 
     def step() -> None:
         for _ in range(passes):
@@ -156,7 +158,7 @@ def test_a_native_model_and_one_on_meta() -> None:
 def test_weights_and_optimizer_are_counted_exactly() -> None:
     model = small("llama", num_hidden_layers=1)
     memory = plan(model, optimizer="muon")
-    arguments = TrainingArguments(optimizer="muon")
+    arguments = TrainingArguments(optimizer="muon", learning_rate=1e-3)
     optimizers = OPTIMIZERS["muon"].make(model, arguments)
     model(input_ids=torch.ones(1, 8, dtype=torch.long), labels=torch.ones(1, 8, dtype=torch.long)).loss.backward()
     for optimizer in optimizers:
@@ -245,11 +247,12 @@ def test_steps_for_which_no_device_has_the_memory_are_refused_before_they_begin(
 ) -> None:
     model, work = Bag(), RowsOfTokens(length=64)
     stages = [Stage(0.0, work, batch_size=512, micro_batch_size=512)]
-    needed = StepNeeds(model, work, TrainingArguments(), 512).memory
+    arguments = TrainingArguments()  # without a rate, which the model says
+    needed = StepNeeds(model, work, arguments, 512).memory
 
     def check(has: float) -> None:
         monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=has))
-        check_memory(model, stages, TrainingArguments(), device=torch.device("cpu"), num_processes=1)
+        check_memory(model, stages, arguments, device=torch.device("cpu"), num_processes=1)
 
     check(needed(512).total + 1)
     size = f"{needed(512).total / 1e9:,.0f} GB"

@@ -1,4 +1,4 @@
-"""The rate of fine-tuning, beside rates reckoned by hand."""
+"""The learning rate where none is asked for, beside rates reckoned by hand."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 import transformers
 from torch import nn
 
-from lacuna.training import FineTuningArguments
+from lacuna.training import FineTuningArguments, TrainingArguments
 from lacuna.training.optimizers.optimizers import OPTIMIZERS
 from lacuna.training.optimizers.schedules import with_rate
 
@@ -104,6 +104,20 @@ def test_low_ranks_have_their_own() -> None:
 
 def test_new_models_have_the_rates_that_were_measured() -> None:
     assert {name: each.learning_rate for name, each in OPTIMIZERS.items()} == {"adamw": 1e-3, "muon": 6e-3}
+
+
+def test_pretraining_falls_with_the_root_of_layers_times_width_beyond_the_size_that_was_measured() -> None:
+    def peak(layers: int, width: int, **options: Any) -> float:
+        model = Wide(0.2, width=width)
+        model.config.num_hidden_layers = layers
+        return with_rate(TrainingArguments(output_dir="unused", **options), model).learning_rate
+
+    assert [peak(3, 256), peak(2, 64), peak(6, 128)] == [6e-3] * 3, "micro, and what is no larger"
+    assert peak(12, 256) == pytest.approx(3e-3), "four times the layers: half"
+    assert peak(12, 768) == pytest.approx(1.7e-3), "twelve times the size: 0.006 / 3.46"
+    assert peak(12, 768, optimizer="adamw") == pytest.approx(2.9e-4)
+    assert peak(12, 768, learning_rate=0.01) == 0.01
+    assert with_rate(TrainingArguments(output_dir="unused"), nn.Linear(2, 2)).learning_rate == 6e-3, "of unknown size"
 
 
 def test_a_rate_that_is_asked_for_is_taken() -> None:

@@ -227,7 +227,7 @@ class Optimizer:
 
     make: Callable[[nn.Module, "TrainingArguments"], list[torch.optim.Optimizer]]
     summary: str = "no summary"  # what the help says of it
-    learning_rate: float = 1e-3  # peak rate of a new tiny model (docs/speed.md)
+    learning_rate: float = 1e-3  # peak rate of a new micro model; larger ones get less (schedules.py)
 
 
 OPTIMIZERS = {

@@ -1,4 +1,4 @@
-"""Learning rates: schedules, and the peak of fine-tuning where none is asked for.
+"""Learning rates: schedules, and the peak where none is asked for.
 
 A schedule is the share of the peak rate at a point of the run, `progress` from 0 to 1. It follows progress, not steps,
 so that a run limited by the clock completes its schedule too. The rate rises in a line over the warm-up to the peak.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from .optimizers import SMALLEST_MATRIX, output_layer, split_parameters
+from .optimizers import OPTIMIZERS, SMALLEST_MATRIX, output_layer, split_parameters
 
 if TYPE_CHECKING:  # which imports the registry below
     from ..arguments import TrainingArguments
@@ -81,11 +81,30 @@ def learning_rate(arguments: "TrainingArguments", *, step: int, progress: float)
 
 _SHARE, _OF_WRITERS, _OF_NEW, _LOWEST = 0.015, 0.03, 0.02, 1e-5
 _OF_ADDITIONS, _OF_TRAINED_HEAD, _STEPS = 3e-3, 0.4, 300
-_WIDTH = 256  # of the models that the numbers above were found on
+_WIDTH, _LAYERS = 256, 3  # of the models that the numbers above, and the rates of `OPTIMIZERS`, were found on
 
 
 def with_rate(arguments: "TrainingArguments", model: nn.Module) -> "TrainingArguments":
-    """The same options with a learning rate: the given one, or one scaled to the RMS of the weights.
+    """The same options with a learning rate: the given one, or one that fits the model."""
+    if arguments.learning_rate is not None:
+        return arguments
+    rate = (_of_fine_tuning if arguments.fine_tunes else _of_pretraining)(arguments, model)
+    return replace(arguments, learning_rate=float(f"{rate:.1e}"))
+
+
+def _of_pretraining(arguments: "TrainingArguments", model: nn.Module) -> float:
+    """The optimizer's rate up to three layers of 256, then falling with the root of layers times width.
+
+    So fall the best rates of Muon with micro, tiny and mini encoders (docs/pretraining.md), and, from 125 M weights to
+    13 B, about so those of GPT-3, which learned by Adam (Brown et al., 2020, https://arxiv.org/abs/2005.14165).
+    """
+    config = getattr(model, "config", None)
+    size = (getattr(config, "hidden_size", None) or 0) * (getattr(config, "num_hidden_layers", None) or 0)
+    return OPTIMIZERS[arguments.optimizer].learning_rate * math.sqrt(min(1.0, _WIDTH * _LAYERS / (size or 1)))
+
+
+def _of_fine_tuning(arguments: "TrainingArguments", model: nn.Module) -> float:
+    """A rate scaled to the RMS of the weights.
 
     A step of AdamW is as large as the rate, whatever the gradient is, and what it does to a matrix depends on the size
     of its entries: 0.02 in a new model, twice that in BERT, 0.18 after pretraining with Muon. So the rate is 0.015 of
@@ -95,20 +114,16 @@ def with_rate(arguments: "TrainingArguments", model: nn.Module) -> "TrainingArgu
     Multi30k); wider ones, which were not tried, fall with the cube. With LoRA it is 0.003, falling with the width. A
     head that pretraining made, of `question_aware` models, wants two fifths, down to the rate of a new model.
     """
-    if arguments.learning_rate is not None:
-        return arguments
     width = getattr(getattr(model, "config", None), "hidden_size", None) or _WIDTH
     narrow = min(1.0, _WIDTH / width)
     if arguments.lora_rank:
-        rate = _OF_ADDITIONS * narrow
-    else:
-        writes = output_layer(model) is not None
-        share, steps = (_OF_WRITERS * narrow**3, None) if writes else (_SHARE * narrow**2, arguments.max_steps)
-        full, of_new = (share * size for size in (_size(model), _OF_NEW))
-        falling = full * min(1.0, math.sqrt(_STEPS / (steps or _STEPS)))
-        falling *= _OF_TRAINED_HEAD if getattr(getattr(model, "config", None), "question_aware", False) else 1
-        rate = max(_LOWEST, falling, min(full, of_new))
-    return replace(arguments, learning_rate=float(f"{rate:.1e}"))
+        return _OF_ADDITIONS * narrow
+    writes = output_layer(model) is not None
+    share, steps = (_OF_WRITERS * narrow**3, None) if writes else (_SHARE * narrow**2, arguments.max_steps)
+    full, of_new = (share * size for size in (_size(model), _OF_NEW))
+    falling = full * min(1.0, math.sqrt(_STEPS / (steps or _STEPS)))
+    falling *= _OF_TRAINED_HEAD if getattr(getattr(model, "config", None), "question_aware", False) else 1
+    return max(_LOWEST, falling, min(full, of_new))
 
 
 def _size(model: nn.Module) -> float:
