@@ -13,6 +13,7 @@ checked first, so that a broken one is found at once; --output is written whole 
 in float32: after training in bf16 (--mixed_precision), probabilities differ from predictions.jsonl in the third digit.
 """
 
+import codecs
 import json
 import re
 import sys
@@ -39,14 +40,15 @@ def main(words: Sequence[str] | None = None) -> str:
     """Parse, check, answer; returns the file of the answers."""
     (arguments,) = parse_arguments((PredictionArguments,), words, description=__doc__)
     with TemporaryDirectory() as folder:
-        rows, source = Path(folder, "rows"), arguments.input
+        names, source = dict[str, str](), arguments.input
         if arguments.input == "-":
             data = sys.stdin.buffer.read()
             known = {"text", arguments.text_column, *trained_columns(arguments.model, revision=arguments.revision)}
-            rows = rows.with_suffix(ending_of(data, known))
+            rows = Path(folder, f"standard input{ending_of(data, known)}")
             rows.write_bytes(data)
             arguments.input, source = str(rows), "standard input"
-        with called({str(rows): source}):
+            names = {str(rows): source, f" {rows.name}": ""}  # without a name iconv and jq read from there
+        with called(names):
             if arguments.output != "-":
                 return str(answer(arguments, source=source, say=print))
             arguments.output = str(Path(folder, "answers.jsonl"))
@@ -57,6 +59,7 @@ def main(words: Sequence[str] | None = None) -> str:
 
 def ending_of(data: bytes, columns: Collection[str | None]) -> str:
     """What a file of these rows ends in. A text may begin with [MASK]; a table has columns, one of these too."""
+    data = data.removeprefix(codecs.BOM_UTF8)
     if data.lstrip()[:1] == b"[":
         with suppress(ValueError):
             json.loads(data)

@@ -57,7 +57,9 @@ def read_settings(model: str, *, revision: str | None = None) -> dict[str, Any]:
 
 def trained_columns(model: str, *, revision: str | None = None) -> set[str]:
     """Names of the columns that a model was fine-tuned on, by `task.json`."""
-    found = [it for name, it in read_settings(model, revision=revision).items() if re.search("_columns?$", name)]
+    settings = read_settings(model, revision=revision)
+    found = [it for name, it in settings.items() if re.search("_columns?$", name)]
+    found += [("question", "context")] * (settings.get("name") == "question_answering")  # which always has these
     return {name for columns in found for name in names_in(columns)}
 
 

@@ -625,10 +625,11 @@ OF_ARRAY = '[{"text": "good", "id": 7},\n {"text": "bad"}]\n'
 
 
 @pytest.mark.parametrize("given", ['{"text": "good", "id": 7}\n{"text": "bad"}\n', OF_ARRAY, "good\nbad\n", OF_TABLE])
-def test_rows_of_standard_input_are_answered_on_standard_output(given, classifier, capsys, monkeypatch) -> None:
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_rows_of_standard_input_are_answered_on_standard_output(given, mark, classifier, capsys, monkeypatch) -> None:
     from lacuna.recipes.predict import main
 
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((mark + given).encode())))
     assert main(["--model", str(classifier), "--input", "-", "--output", "-"]) == "-"
     shown = capsys.readouterr()
     rows = [json.loads(line) for line in shown.out.splitlines()]
@@ -657,6 +658,8 @@ def test_a_table_on_standard_input_has_the_columns_of_training(folder_of, capsys
     }
     (tmp_path / "task.json").write_text(json.dumps(choices))
     assert trained_columns(str(tmp_path)) == {"a", "b", "q"}
+    (tmp_path / "task.json").write_text('{"name": "question_answering"}')
+    assert trained_columns(str(tmp_path)) == {"question", "context"}
 
 
 def test_mistakes_on_standard_input_are_called_so(classifier, monkeypatch) -> None:
@@ -664,4 +667,7 @@ def test_mistakes_on_standard_input_are_called_so(classifier, monkeypatch) -> No
 
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"[MASK] is good\n\nbad\n")))
     with pytest.raises(InputError, match=r"^standard input:2: line 2 is empty"):
+        main(["--model", str(classifier), "--input", "-", "--output", "-"])
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"text,id\n\xff,1\n")))
+    with pytest.raises(InputError, match=r"^standard input:2: (.|\n)* convert it: iconv -f latin1 -t UTF-8$"):
         main(["--model", str(classifier), "--input", "-", "--output", "-"])
