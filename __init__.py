@@ -174,7 +174,7 @@ def _words(name: str, value: Any, kept: dict[str, str]) -> Iterator[str]:
     value = _rows_of(name, value)
     is_rows = isinstance(value, list | tuple) and all(isinstance(row, dict) for row in value)
     if is_rows or hasattr(value, "save_to_disk") or hasattr(value, "to_json"):
-        value = _kept(value)
+        value = _kept(value, name)
         kept[str(value)] = name
     if isinstance(value, list | tuple):
         words = [os.fspath(each) if isinstance(each, os.PathLike) else str(each) for each in value]
@@ -204,7 +204,10 @@ def _rows_of(name: str, value: Any) -> Any:
     if name in ROWS and isinstance(value, list | tuple):
         for number, row in enumerate(value, start=1):
             if not isinstance(row, str | dict | os.PathLike):
-                raise InputError(f"{name}, row {number} is {row!r}: give texts or dicts")
+                raise InputError(f"{name}, row {number} is {repr(row)[:80]}: give texts or dicts")
+            if isinstance(row, dict) != isinstance(value[0], dict):
+                what = "a dict, which row 1 is not" if isinstance(row, dict) else "no dict, which row 1 is"
+                raise InputError(f"{name}, row {number} is {what}: give rows of one kind")
         if all(_is_text(each, anything=name == "input") for each in value):
             value = [{"text": text} for text in value]
     if name == "input" and isinstance(value, str) and " " in value and not os.path.exists(value):
@@ -217,8 +220,9 @@ def _is_text(value: Any, *, anything: bool) -> bool:
     return isinstance(value, str) and (anything or (" " in value.strip() and not os.path.exists(value)))
 
 
-def _kept(rows: Any) -> Path:
+def _kept(rows: Any, name: str = "rows") -> Path:
     """The file of rows in memory, named by what is in them, so that a run which is resumed finds the same."""
+    from lacuna.common.errors import InputError
     from lacuna.common.files import cache_folder, write_text
 
     folder = cache_folder() / "rows"
@@ -232,13 +236,29 @@ def _kept(rows: Any) -> Path:
             shutil.rmtree(begun, ignore_errors=True)
         return path
     if hasattr(rows, "to_json"):  # of pandas: what is missing there is null
-        rows = json.loads(rows.to_json(orient="records", date_format="iso"))
-    encode = json.JSONEncoder(ensure_ascii=False, default=lambda it: it.tolist() if hasattr(it, "tolist") else str(it))
-    text = "".join(encode.encode(row) + "\n" for row in rows)
+        if twice := [*rows.columns[rows.columns.duplicated()]]:
+            raise InputError(f"{name}: two columns have the name {twice[0]!r}: rename or remove one")
+        rows = rows.astype(object).where(rows.notna(), None).to_dict(orient="records")
+    text = "".join(_as_line(row, f"{name}, row {number}") + "\n" for number, row in enumerate(rows, start=1))
     path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
     if not path.exists():
         write_text(path, text)
     return path
+
+
+def _as_line(row: Any, where: str) -> str:
+    """A row as JSON, half a surrogate pair escaped, which the reader refuses; InputError where it cannot be."""
+    from lacuna.common.errors import InputError
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, bytes | bytearray):
+            raise TypeError(f"bytes are no text: decode {bytes(value[:40])!r} first")
+        return value.tolist() if hasattr(value, "tolist") else str(value)
+
+    try:
+        return json.dumps(row, ensure_ascii=False, default=plain).encode(errors="backslashreplace").decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{where} cannot be written as JSON: {error}") from error
 
 
 def main(words: Sequence[str] | None = None) -> None:

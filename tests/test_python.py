@@ -117,6 +117,8 @@ def test_a_run_that_is_interrupted_saves_and_goes_on(run: lacuna.Result, home: P
 def test_the_same_rows_have_one_file_and_others_another(home: Path) -> None:
     kept = [lacuna._kept(rows) for rows in (ROWS, ROWS[:9], pandas.DataFrame(ROWS), list(ROWS))]
     assert kept[0] == kept[2] == kept[3] != kept[1]
+    frame = pandas.DataFrame({"label": [1 / 3, float("nan")], "count": [1, 2]})  # with all digits
+    assert lacuna._kept(frame) == lacuna._kept([{"label": 1 / 3, "count": 1}, {"label": None, "count": 2}])
     saved = [lacuna._kept(datasets.Dataset.from_list(rows)) for rows in (ROWS, list(ROWS), ROWS[:9])]
     assert saved[0] == saved[1] != saved[2]
 
@@ -151,6 +153,11 @@ def test_what_is_no_text_is_refused_by_name(given: Any, message: str) -> None:
     [
         ("input", ["a", None], "input, row 2 is None: give texts or dicts"),
         ("train_file", [{"text": "a"}, 7], "train_file, row 2 is 7"),
+        ("input", ["a", {"text": "b"}], "^input, row 2 is a dict, which row 1 is not: give rows of one kind$"),
+        ("train_file", [*ROWS, "x y"], "^train_file, row 61 is no dict, which row 1 is: give rows of one kind$"),
+        ("data", [{"text": b"a"}], "^data, row 1 cannot be written as JSON: bytes are no text: decode b'a' first$"),
+        ("input", [{("a", "b"): "x"}], "^input, row 1 cannot be written as JSON: keys must be str, .* not tuple"),
+        ("eval_file", pandas.DataFrame([[1, 2]], columns=["a", "a"]), "^eval_file: two columns have the name 'a'"),
         ("data", {"text": ["a", "b"], "label": [1]}, "data is a dict, and its columns are not lists of one length"),
         ("data", {"text": "a", "label": 1}, "data is a dict, and its columns"),
         ("data", {"text": "good", "label": "fine"}, "data is a dict, and its columns"),
@@ -163,9 +170,10 @@ def test_rows_that_are_none_are_refused_by_number(name: str, given: Any, message
 
 
 def test_rows_in_memory_are_called_by_their_name(run: lacuna.Result) -> None:
-    rows = [*ROWS[:9], {"text": "", "label": "no"}]
-    with pytest.raises(InputError, match=r"^train_file:10: column 'text' is empty"):
-        lacuna.finetune("classification", model=run, train_file=rows, output_dir="nowhere")
+    for text, what in (("", "is empty"), ("a \ud83d", r"holds '\\ud83d', which is half a character")):
+        rows = [*ROWS[:9], {"text": text, "label": "no"}]
+        with pytest.raises(InputError, match=rf"^train_file:10: column 'text' {what}"):
+            lacuna.finetune("classification", model=run, train_file=rows, output_dir="nowhere")
 
 
 @pytest.mark.parametrize(
