@@ -44,15 +44,14 @@ def continue_prompts(model: Any, tokenizer: Any, settings: dict, row: dict) -> N
 
 def write(model: Any, tokenizer: Any, settings: dict, row: dict) -> None:
     """What is written from each source; from a text with a gap the whole text, or what was in the gap."""
-    pair = model.config.is_encoder_decoder  # else a decoder, which continues after the source and a token that ends it
     ends = [each for each in (tokenizer.sep_token_id, tokenizer.eos_token_id) if each is not None]
     gap = "<extra_id_0>" if "<extra_id_0>" in tokenizer.get_vocab() else tokenizer.mask_token or ""
     source = settings.get("source_prefix", "") + row["source"].replace(GAP, gap)
     ids = tokenizer(source, truncation=True, max_length=settings.get("max_length", 256))["input_ids"]
-    ids += [] if pair or ids[-1:] == ends[:1] else ends[:1]
+    ids += [] if model.config.is_encoder_decoder or ids[-1:] == ends[:1] else ends[:1]  # a decoder goes on after one
     how = {"max_new_tokens": settings.get("max_target_length", 64), "num_beams": settings.get("num_beams", 1)}
     how |= {"eos_token_id": ends[-1], "pad_token_id": tokenizer.pad_token_id, "do_sample": False}
-    written = model.generate(torch.tensor([ids]), **how)[0, 1 if pair else len(ids) :]
+    written = model.generate(torch.tensor([ids]), **how)[0, 1 if model.config.is_encoder_decoder else len(ids) :]
     show(row["source"], tokenizer.decode(written, skip_special_tokens=True).strip() or "nothing", row.get("gold"))
 
 
@@ -68,11 +67,13 @@ def classify(model: Any, tokenizer: Any, settings: dict, row: dict) -> None:
 
 
 def tag(model: Any, tokenizer: Any, settings: dict, row: dict) -> None:
-    """The entities of each text."""
-    tagger = transformers.pipeline("ner", model=model, tokenizer=tokenizer, aggregation_strategy="first")
-    found = [f"{row['text'][a['start'] : a['end']].strip()} ({a['entity_group']})" for a in tagger(row["text"])]
+    """The entities of each text, by the tags of its words: that of the first token which is more than a blank."""
+    text, ner = row["text"], transformers.pipeline("ner", model=model, tokenizer=tokenizer, ignore_labels=[])
+    words, tokens = [each.span() for each in re.finditer(r"\S+", text)], ner(text)
+    firsts = [a | {"start": s, "end": e} for s, e in words for a in [a for a in tokens if a["end"] > s][:1]]
+    found = [f"{text[a['start'] : a['end']]} ({a['entity_group']})" for a in ner.group_entities(firsts)]
     gold = [each if isinstance(each, str) else f"{each['text']} ({each['type']})" for each in row.get("gold", [])]
-    show(row["text"], ", ".join(found) or "none", gold if "gold" in row else None)
+    show(text, ", ".join(a for a in found if a[-4:] != " (O)") or "none", gold if "gold" in row else None)
 
 
 @torch.no_grad()
@@ -113,8 +114,7 @@ def try_model(model: str, examples: str | None, number: int, revision: str | Non
     settings = json.loads(path.read_text(encoding="utf-8")) if (path := folder / "task.json").is_file() else {}
     do = write if settings.get("name") == "sequence_to_sequence" else HEADS[kind]
     tuned = do in (classify, tag, answer) or "name" in settings
-    path = Path(examples or folder / ("predictions.jsonl" if tuned else "held_out.jsonl"))
-    rows: list[dict] = []
+    path, rows = Path(examples or folder / ("predictions.jsonl" if tuned else "held_out.jsonl")), list[dict]()
     for place, line in enumerate(path.read_bytes().splitlines() if path.is_file() else [], start=1):
         if line.strip() and len(rows) < number:
             try:
@@ -122,11 +122,11 @@ def try_model(model: str, examples: str | None, number: int, revision: str | Non
             except (TypeError, ValueError) as error:
                 raise ValueError(f"--examples {path}:{place} is no line of .jsonl or .txt in UTF-8: {error}") from None
     if not rows:
-        raise ValueError(f"--examples {path}: no such file (the Hub has none), or it is empty; name a .jsonl or .txt")
-    for row in [] if tuned else rows:  # [MASK] is the gap, or the longest word, or a letter where nothing is between
-        words = re.findall(r"\b\w{2,18}\b", row["text"][:100]) or [row["text"][7:8] or "-"]
-        word = "[MASK]" if "[MASK]" in row["text"] else max(words, key=len)
-        row |= {"source": row["text"][:100].replace(word, GAP, 1), "gold": None if word == "[MASK]" else word}
+        why = "fine-tune it on questions first, or " * (do is answer and not settings) + "name a .jsonl or .txt"
+        raise ValueError(f"--examples {path}: no such file (the Hub has none), or it is empty; {why}")
+    for row, text in [] if tuned else [(row, row["text"][:100]) for row in rows]:  # the gap: [MASK], or a long word
+        word = "[MASK]" if "[MASK]" in text else max(re.findall(r"\b\w{2,18}\b", text) or [text[7:8] or "-"], key=len)
+        row |= {"source": text.replace(word, GAP, 1), "gold": None if word == "[MASK]" else word}
     tokenizer = transformers.AutoTokenizer.from_pretrained(**load)
     loaded = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(**load, use_safetensors=True)
     for row in rows:

@@ -111,12 +111,18 @@ def test_labels_several_labels_and_numbers(folder_of, tried) -> None:
     assert re.fullmatch(r"  a\n      stars -?[\d.e-]+\n", said)
 
 
-def test_entities_and_answers(folder_of, tried) -> None:
+def test_entities_and_answers(folder_of, run_recipe, tried) -> None:
     tags = {"id2label": dict(enumerate(KINDS)), "label2id": {name: number for number, name in enumerate(KINDS)}}
     gold = [{"type": "place", "text": "garden"}, {"type": "person", "text": "fox"}]
-    tagger = given(folder_of("modernbert", "LacunaForTokenClassification", **tags), {"text": TEXTS[0], "gold": gold})
+    row = {"text": TEXTS[0], "tokens": TEXTS[0].split(), "gold": gold}
+    tagger = given(folder_of("modernbert", "LacunaForTokenClassification", **tags), row)
     said = tried("--model", tagger)
     assert re.search(r"\S \((place|person)\)", said) and "(right: garden (place), fox (person))" in said
+    output = tagger / "answers.jsonl"  # by words, where a blank may be a token of its own
+    words = ["--model", tagger, "--input", tagger / "predictions.jsonl", "--output", output]
+    assert run_recipe("predict", *words)[0] == 0
+    spans = [f"{each['text']} ({each['type']})" for each in json.loads(output.read_text())["prediction"]]
+    assert said.splitlines()[1] == f"      {', '.join(spans)} (right: garden (place), fox (person))"
     reader = folder_of("modernbert", "LacunaForQuestionAnswering")
     said = tried("--model", given(reader, {"question": "Who?", "context": TEXTS[2], "gold": []}))
     marked = re.search(r">>(.*)<<.*\(right: it does not say\)", said)
@@ -142,6 +148,8 @@ def test_a_mistake_is_one_line(folder_of, tried, tmp_path) -> None:
     assert tried("--model", tmp_path).endswith("is not the folder of a model: it has no config.json")
     folder = folder_of("bert", "LacunaForSequenceClassification", **NAMED)
     assert tried("--model", folder).startswith(f"--examples {folder}/predictions.jsonl: no such file")
+    spans = folder_of("modernbert", "LacunaForQuestionAnswering")  # as of --objective spans
+    assert "is empty; fine-tune it on questions first, or name a .jsonl" in tried("--model", spans)
     assert tried("--model", given(folder, {"gold": 1})) == "--examples: a row has no 'text'"
     given(folder, {"text": "a"})
     for number in (0, -1):
