@@ -36,6 +36,8 @@ HEADS = {kind.auto_class.removeprefix("AutoModel"): task for task, kind in PREDI
 HEADS |= {"ForConditionalGeneration": "sequence_to_sequence", "ForPreTraining": "fill_mask"}
 HEADS |= {"LMHeadModel": "text_generation"}
 """What the names of heads end with, and what they are for."""
+_ALIKE = {"classification", "question_answering", "token_classification", "multiple_choice"}
+"""Tasks whose heads often have weights of the same names, so that one loads as another."""
 
 
 def read_settings(model: str, *, revision: str | None = None) -> dict[str, Any]:
@@ -109,6 +111,13 @@ def open_predictor(arguments: PredictionArguments) -> Predictor:
     if task == "embeddings":
         return PREDICTORS[task](**given)
     config, tokenizer = load_base(model=name, trust_remote_code=code, revision=revision, writes=True)
+    head = next(iter(config.architectures or []), "")
+    own = next((HEADS[ending] for ending in HEADS if head.endswith(ending)), task)
+    if own != task and {own, task} <= _ALIKE:
+        raise InputError(
+            f"--model {name} was not trained for {task}: its head, {head}, is for {own}; fine-tune it first, or leave "
+            "--task out"
+        )
     kind = PREDICTORS[task or task_of_head(config=config, model=name)]
     auto_class = kind.head(config)
     if auto_class != "AutoModelForCausalLM":

@@ -207,7 +207,7 @@ class FillMaskPredictor(PipelinePredictor):
     columns = ("prediction", "tokens")
 
     def options(self) -> dict[str, Any]:
-        return {"top_k": self.arguments.top_k, "tokenizer_kwargs": self.cut}
+        return {"top_k": min(self.arguments.top_k, self.model.config.vocab_size), "tokenizer_kwargs": self.cut}
 
     def prepare(self) -> None:
         if self.tokenizer.mask_token is None:

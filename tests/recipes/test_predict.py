@@ -388,6 +388,9 @@ def test_masks(folder_of, run_recipe, tmp_path) -> None:
             assert [chance for _, chance in found] == pytest.approx(values, abs=2e-6)
         assert tokenizer.mask_token not in row["prediction"]
     assert rows[1]["prediction"].endswith(" city, and so on it goes.")
+    words = ["--model", folder, "--input", source, "--output", output, "--overwrite"]
+    code, said = run_recipe("predict", *words, "--top_k", 99_999)  # no more than there are
+    assert code == 0 and len(read_rows(output)[0]["tokens"][0]) == len(tokenizer), said
 
 
 def test_texts_go_on(folder_of, run_recipe, tmp_path) -> None:
@@ -548,6 +551,14 @@ def test_a_head_without_weights_is_no_answer(tokenizer, run_recipe, tmp_path) ->
     assert code == 2 and "has the head BertModel, which does not say what it is for" in said
     code, said = run_recipe("predict", *words, "--task", "classification")
     assert code == 2 and "was not trained for this task: it has no classifier" in said
+
+
+@pytest.mark.parametrize("task", ["token_classification", "multiple_choice", "question_answering"])
+def test_another_head_with_weights_of_the_same_names_is_no_answer(task: str, classifier, run_recipe, tmp_path) -> None:
+    source = write_rows(tmp_path / "new.jsonl", [{"text": "a"}])
+    words = ["--model", classifier, "--input", source, "--output", tmp_path / "x.jsonl", "--task", task]
+    code, said = run_recipe("predict", *words)
+    assert code == 2 and f"was not trained for {task}: its head, LacunaForSequenceClassification, is for " in said
 
 
 def test_overwriting_when_asked(classifier, run_recipe, tmp_path) -> None:
