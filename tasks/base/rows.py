@@ -7,6 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +69,11 @@ class Row:
         """The text of a column, which `option` names, if one does; InputError where it is no text, or an empty one."""
         value = self.value(column, option=option)
         remedy = "mend the row" if option is None else f"name the text column with {option}"
-        if not isinstance(value, str):
-            raise InputError(f"{self.where}: column '{column}' holds {value!r}, not text: {remedy}")
-        if not value.strip():
+        if isinstance(value, bytes):
+            remedy = "decode its bytes first"
+        if value is not None and not isinstance(value, str):
+            raise InputError(f"{self.where}: column '{column}' holds {repr(value)[:80]}, not text: {remedy}")
+        if value is None or not value.strip():
             raise InputError(f"{self.where}: column '{column}' is empty: remove the row or fill in its text")
         if half := _HALVES.search(value):
             raise InputError(
@@ -81,8 +85,8 @@ class Row:
 def listed(row: Row, column: str, *, option: str) -> list[Any]:
     """A value that is a list, or text that holds one: JSON, or with blanks between its parts."""
     value = row.value(column, option=option)
-    if isinstance(value, list | tuple):
-        return list(value)
+    if value is None or isinstance(value, list | tuple):
+        return list(value or ())
     if not isinstance(value, str):
         raise InputError(f"{row.where}: column '{column}' holds {value!r}, not a list: name another with {option}")
     if not value.lstrip().startswith("["):
@@ -142,6 +146,7 @@ def write_rows(*, rows: Iterable[Mapping[str, Any]], path: Path) -> int:
     columns: list[str] = []
     # Half of a surrogate pair, which "\ud800" in somebody's .jsonl is, becomes such an escape again.
     options: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "newline": ""}
+    as_json = partial(json.dumps, ensure_ascii=False, default=str)  # dates and decimals of .parquet are texts
     with replacing(path) as temporary, temporary.open("w", **options) as file:
         # .tsv is without quotes, as such files are read.
         plain: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None}
@@ -149,7 +154,7 @@ def write_rows(*, rows: Iterable[Mapping[str, Any]], path: Path) -> int:
         for count, row in enumerate(rows, start=1):
             if ending == ".jsonl":  # which has no infinity
                 odd = {name: None for name, x in row.items() if isinstance(x, float) and not math.isfinite(x)}
-                file.write(json.dumps({**row, **odd}, ensure_ascii=False) + "\n")
+                file.write(as_json({**row, **odd}) + "\n")
                 continue
             columns = columns or list(row)
             if reason := unwritable(row, columns=columns, ending=ending):
@@ -157,7 +162,7 @@ def write_rows(*, rows: Iterable[Mapping[str, Any]], path: Path) -> int:
             if count == 1:
                 table.writerow(columns)
             cells = (row.get(name) for name in columns)  # None becomes an empty one
-            table.writerow(x if x is None or isinstance(x, str) else json.dumps(x, ensure_ascii=False) for x in cells)
+            table.writerow(x if x is None or isinstance(x, str) else as_json(x).strip('"') for x in cells)
     return count
 
 
@@ -175,7 +180,7 @@ def gathered(rows: Iterable[Sequence[str]]) -> list[str]:
 
 def as_number(value: Any) -> float | None:
     """The finite number that a cell holds or spells; None where it holds something else."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
         return None
     try:
         number = float(value)

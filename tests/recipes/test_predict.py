@@ -5,6 +5,8 @@ import errno
 import io
 import json
 from collections.abc import Iterator
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -620,6 +622,13 @@ def test_what_only_answers_bring_is_refused_as_they_come(tmp_path) -> None:
     assert list(tmp_path.iterdir()) == []
     assert write_answers(rows=[{"a": ["1\t", "\n"], "b": None}], path=tmp_path / "x.tsv") == 1
     assert (tmp_path / "x.tsv").read_text() == 'a\tb\n["1\\t", "\\n"]\t\n'
+
+
+def test_what_only_parquet_knows_is_written_as_text(tmp_path) -> None:
+    row = {"a": Decimal("0.50"), "b": date(2020, 1, 2), "c": [Decimal("1")]}
+    for ending, cells in ((".csv", ["0.50", "2020-01-02", '["1"]']), (".jsonl", ["0.50", "2020-01-02", ["1"]])):
+        assert write_answers(rows=[row], path=tmp_path / f"x{ending}") == 1
+        assert [*read_rows(tmp_path / f"x{ending}")[0].values()] == cells
 
 
 def test_cells_come_back(tmp_path) -> None:

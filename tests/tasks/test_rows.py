@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.rows import as_rows
+from lacuna.tasks.base.rows import as_rows, listed
 
 
 @dataclasses.dataclass
@@ -60,3 +60,12 @@ def test_columns_that_no_option_names_are_missed_together():
     message = r"^training row 1: no column 'b' or 'c'; the columns there are \['a'\]: mend it$"
     with pytest.raises(InputError, match=message):
         row.require(["b", "a", "c"], remedy="mend it")
+
+
+def test_empty_cells_and_bytes_are_no_fault_of_the_column():
+    (row,) = as_rows([{"a": None, "b": b"x"}], part="training")
+    with pytest.raises(InputError, match=r"^training row 1: column 'a' is empty: remove the row or fill in its text$"):
+        row.text("a", option="--text_column")
+    with pytest.raises(InputError, match=r"^training row 1: column 'b' holds b'x', not text: decode its bytes first$"):
+        row.text("b", option="--text_column")
+    assert listed(row, "a", option="--tags_column") == []
