@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Literal
 
 from lacuna.common.errors import InputError
@@ -15,6 +16,7 @@ from lacuna.tasks.base.columns import SAMPLE, TEXT, Column, Found, Free, Layout
 from lacuna.tasks.base.rows import Row, as_number, some_of
 
 FEW_ROWS = 3000  # training rows up to which tokens are hidden by default
+LARGEST = 1e15  # number to learn: sums of its square are finite in float32
 
 
 @dataclass
@@ -163,7 +165,7 @@ def label_name(row: Row, column: str) -> str:
         raise InputError(f"{row.where}: column '{column}' has no label: remove the row or label it")
     if (name := _name(value)) is None:
         raise InputError(
-            f"{row.where}: column '{column}' holds {_shown(value)}, not one label as the rows before: "
+            f"{row.where}: column '{column}' holds {_shown(value)}, not one label, a text or a whole number: "
             f"name another column with --label_column, or say what it holds with --problem_type ({MULTI} for lists, "
             f"{NUMBER} for fractions)"
         )
@@ -171,7 +173,7 @@ def label_name(row: Row, column: str) -> str:
 
 
 def _name(value: Any) -> str | None:
-    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
+    if isinstance(value, float | Decimal) and math.isfinite(value) and value % 1 == 0:
         value = int(value)
     return str(value).strip() if isinstance(value, str | int) else None
 
@@ -218,8 +220,9 @@ def multi_hot_width(*, rows: Sequence[Row], column: str) -> int | None:
 def number_of(row: Row, column: str) -> float:
     """The number of a row, a target of regression."""
     value = row.value(column, option=_OPTION)
-    if (number := as_number(value)) is None:
-        what = "is empty" if is_missing(value) else f"holds {_shown(value)}, not a finite number"
+    if (number := as_number(value)) is None or abs(number) > LARGEST:
+        none = "not a finite number" if number is None else f"beyond {LARGEST:g}, the largest that is learnt"
+        what = "is empty" if is_missing(value) else f"holds {_shown(value)}, {none}"
         raise InputError(
             f"{row.where}: column '{column}' {what}, and to learn numbers ({NUMBER}) each row needs one: correct or "
             f"remove the row, or name another column with {_OPTION}"
@@ -247,6 +250,9 @@ def name_labels(
     if len(found) > max(20, len(rows) // 2):
         numeric = 2 * sum(as_number(name) is not None for name in found) > len(found)
         or_else = f", or learn them as numbers with --problem_type {NUMBER}" if numeric else ""
+        odd = [row for row in rows if as_number(row.fields.get(column)) is None]
+        if numeric and odd:
+            or_else += f", after mending {odd[0].where}, which holds {_shown(odd[0].fields.get(column))}, no number"
         raise InputError(
             f"{where}column '{column}' has {len(found)} different values in {len(rows)} rows, too many to be labels: "
             f"{another}{or_else}"

@@ -1,5 +1,6 @@
 """What a column of labels holds is told by its values; names, sets and numbers are read, what is wrong is named."""
 
+from decimal import Decimal
 from itertools import permutations
 
 import pytest
@@ -13,6 +14,7 @@ from lacuna.tasks.classification.reader import (
     SINGLE,
     ClassificationArguments,
     joined_by,
+    label_name,
     label_set,
     multi_hot_width,
     name_labels,
@@ -37,6 +39,8 @@ def rows(*values) -> list[Row]:
         (["0.5", "1", "2.25"], NUMBER),
         ([0.5, 1, None], NUMBER),
         ([1e-3, 2.0], NUMBER),
+        ([Decimal("0.25"), Decimal("1.00")], NUMBER),
+        ([Decimal("1.00"), Decimal("2.00")], SINGLE),
         (["1.5", "high"], SINGLE),
         ([["a"], ["a", "b"], []], MULTI),
         ([[0, 1, 0], [1, 1, 0]], MULTI),
@@ -89,6 +93,19 @@ def test_messages_name_no_more_labels_than_people_read():
     found = {str(n) for n in range(40)}
     note = name_labels(found=found, given=[f"n{n}" for n in range(40)], rows=rows(*range(100)), column="y")[2]
     assert note is not None and note.endswith("29 is n29 and 10 more")
+
+
+def test_among_numbers_that_are_too_many_to_be_labels_the_first_other_cell_is_named():
+    values = [*range(30), "n/a"]
+    with pytest.raises(InputError, match=r"regression, after mending f.csv:32, which holds 'n/a', no number$"):
+        name_labels(found={str(value) for value in values}, given=None, rows=rows(*values), column="y")
+
+
+def test_what_is_no_label_is_said_of_the_first_row_too():
+    with pytest.raises(
+        InputError, match=r"f.csv:2: column 'y' holds \{'a': 0\}, not one label, a text or a whole number"
+    ):
+        label_name(rows({"a": 0})[0], "y")
 
 
 def test_lists_among_texts_are_refused():
@@ -149,7 +166,8 @@ def test_numbers():
         1.5, 2.0, 1000.0, None, None, None, None, None, None, None,
     ]  # fmt: skip
     empty = [(value, "is empty") for value in (None, " ", float("nan"))]
-    for value, what in (("high", "holds 'high', not a finite number"), *empty):
+    large = ("1e300", r"holds '1e300', beyond 1e\+15, the largest that is learnt")
+    for value, what in (("high", "holds 'high', not a finite number"), large, *empty):
         with pytest.raises(InputError, match=f"f.csv:2: column 'y' {what}, and to learn numbers"):
             number_of(rows(value)[0], "y")
 
