@@ -193,9 +193,11 @@ def label_set(row: Row, column: str, *, separator: str | None) -> list[str]:
         )
     names = [None if is_missing(item) else _name(item) for item in value]
     if None in names:
+        odd = value[names.index(None)]
+        squad = isinstance(odd, dict) and "qas" in odd
         raise InputError(
-            f"{row.where}: column '{column}' holds {_shown(value)}, and {value[names.index(None)]!r} in it is not a "
-            "label: labels are texts or whole numbers"
+            f"{row.where}: column '{column}' holds {_shown(value)}, and {_shown(odd)} in it is not a label: labels "
+            f"are texts or whole numbers{'; questions and answers are for finetune_question_answering' * squad}"
         )
     return [name for name in dict.fromkeys(names) if name is not None]
 

@@ -145,7 +145,12 @@ def test_label_sets(value, separator, expected):
         ("a", None, "'a', not a list of labels.*--label_separator"),
         (["a", None], None, "None in it is not a label"),
         (["a", 0.5], None, "0.5 in it is not a label"),
-        ([["a"]], None, "\\['a'\\] in it is not a label"),
+        ([["a"]], None, "\\['a'\\] in it is not a label: labels are texts or whole numbers$"),
+        (
+            [{"qas": ["x" * 99]}],
+            None,
+            "x… in it .* numbers; questions and answers are for finetune_question_answering$",
+        ),
     ],
 )
 def test_label_sets_that_are_none(value, separator, message):
