@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lacuna.common.errors import BadRecord, InputError, StorageError
-from lacuna.common.private import shown, visible
+from lacuna.common.private import counted, shown, visible
 
 from . import streams
 from .streams import Line, Piece, Reading, bad_line, bad_record, decode, open_stream, read_lines
@@ -197,8 +197,8 @@ def _header(cells: list[str], *, path: Path, column: str | None) -> list[str]:
 
 def _row(columns: list[str], cells: list[str], *, path: Path, first: Line, named: bool) -> Record | BadRecord:
     if len(cells) != len(columns):
-        names = f"{'--column_names' if named else 'the first line'} names {len(columns)} columns"
-        what = f"{len(cells)} values where {names} ({', '.join(columns)[:80]})"
+        names = f"{'--column_names' if named else 'the first line'} names {counted(len(columns), 'column')}"
+        what = f"{counted(len(cells), 'value')} where {names} ({', '.join(columns)[:80]})"
         if kind_of(path) == ".tsv":
             what += "; .tsv has no quoting, so tabs and line ends always end a value"
         return bad_line(path, first, what, head=" | ".join(cells))

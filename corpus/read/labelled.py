@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lacuna.common.errors import BadRecord, InputError, progress_bar
-from lacuna.common.private import shown
+from lacuna.common.private import counted, shown
 
 from ..store.encoding import split_sentences
 from .formats import RECORD_KINDS, Record, check_named, iter_records, kind_of
@@ -171,7 +171,7 @@ def _read_columns(path: Path, how: Reading) -> Iterator[Record]:
             if len(cells) != width or width < 2 or not all(cell.strip() for cell in cells):
                 what = "a line with nothing but a token" if width < 2 else "an empty column"
                 if len(cells) != width:
-                    what = f"{len(cells)} columns where the first line has {width}"
+                    what = f"{counted(len(cells), 'column')} where the first line has {width}"
                 raise bad_line(path, line, f"{what}; a {kind_of(path)} file of labelled text has {_WAYS}", head=text)
             rows.append([cell.strip() for cell in cells])
         tokens, *between, tags = (list(column) for column in zip(*rows, strict=True))
@@ -187,7 +187,7 @@ def _read_universal(path: Path, how: Reading) -> Iterator[Record]:
         for line, text in sentence:
             cells = text.split("\t")
             if not text.startswith("#") and len(cells) != 10:
-                what = f"{len(cells)} columns; a .conllu file has 10, with tabs between them"
+                what = f"{counted(len(cells), 'column')}; a .conllu file has 10, with tabs between them"
                 raise bad_line(path, line, what, head=text)
             if cells[0].isdecimal():  # 3-4 is a word of two, 5.1 one that is not written
                 rows.append((line, cells))
@@ -213,7 +213,7 @@ def _read_label_first(path: Path, how: Reading) -> list[Record]:
             f"{shown(path)}: {len(rows):,} lines begin with {len(labels):,} different words ({some}, ...), too many "
             f"to be labels; {form}. Other rows are read from {', '.join(RECORD_KINDS)}."
         )
-    say_once(f"{shown(path)}: each line is a label, then a text ({len(labels):,} labels)")
+    say_once(f"{shown(path)}: each line is a label, then a text ({counted(len(labels), 'label')})")
     return rows
 
 

@@ -140,7 +140,9 @@ def _choices(row: Row, columns: Sequence[str]) -> tuple[tuple[str, ...], tuple[s
         if text is None or isinstance(text, list | Mapping) or not str(text).strip():
             raise InputError(f"{row.where}: choice {number} of {len(texts)} is {text!r}, not a text: mend the row")
     if len(texts) < 2:
-        raise InputError(f"{row.where}: {len(texts)} choices in {list(columns)}, and two are needed to choose from")
+        raise InputError(
+            f"{row.where}: {'1 choice' if texts else 'no choice'} in {list(columns)}, and it takes two to choose"
+        )
     named = keys if len(keys) == len(texts) and None not in keys else []
     return tuple(str(text).strip() for text in texts), tuple(str(key).strip() for key in named)
 

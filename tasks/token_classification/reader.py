@@ -19,6 +19,7 @@ import numpy as np
 
 from lacuna.common.errors import InputError
 from lacuna.common.options import essential
+from lacuna.common.private import counted
 from lacuna.tasks.base.arguments import TaskArguments, column_option, data_option, max_length_option
 from lacuna.tasks.base.columns import SAMPLE, Column, Found, Free, Layout
 from lacuna.tasks.base.features import encodings, tokenizer_inputs
@@ -90,8 +91,9 @@ def read_sentences(rows: Sequence[Row], *, tokens_column: str, tags_column: str)
             raise InputError(f"{row.where}: column '{tokens_column}' is empty: remove the row or fill in its tokens")
         if len(words) != len(tags):
             raise InputError(
-                f"{row.where}: {len(words)} tokens in column '{tokens_column}' but {len(tags)} tags in column "
-                f"'{tags_column}': every token needs one tag; mend the row or remove it"
+                f"{row.where}: {counted(len(words), 'token')} in column '{tokens_column}' but "
+                f"{counted(len(tags), 'tag')} in column '{tags_column}': every token needs one tag; mend the row "
+                "or remove it"
             )
         for (column, named_by, kinds), values in zip(columns, (words, tags), strict=True):
             for value in values:

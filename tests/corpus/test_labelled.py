@@ -134,7 +134,7 @@ def test_columns_of_conll(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a O\nb\n", "a.conll:2: 1 columns where the first line has 2; .*empty line after each sentence"),
+        ("a O\nb\n", "a.conll:2: 1 column where the first line has 2; .*empty line after each sentence"),
         ("a O\n\nb x O\n", "a.conll:3: 3 columns where the first line has 2"),
         ("a\tO\n\tO\n", "a.conll:2: an empty column"),
         ("a\nb\n", "a.conll:1: a line with nothing but a token"),

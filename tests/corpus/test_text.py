@@ -320,7 +320,7 @@ def test_records_between_quotes_that_are_broken_stop_the_file(tmp_path: Path) ->
     lines = b"text,label\na,1\nb\nc,1\n"
     text = opened(write(tmp_path / "a.csv", lines), on_bad_record="skip")
     assert list(text.texts()) == ["a", "c"]
-    assert text.bad_records[0].startswith(f"{tmp_path}/a.csv:3: 1 values where the first line names 2 columns")
+    assert text.bad_records[0].startswith(f"{tmp_path}/a.csv:3: 1 value where the first line names 2 columns")
     message = failure(write(tmp_path / "b.csv", b'text,label\na,1\n"b\n\xff",1\nc,1\n'), on_bad_record="skip")
     assert "b.csv:4: not valid UTF-8" in message
 

@@ -278,7 +278,7 @@ def test_what_people_are_told(tokenizer):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"question": "x", "choices": ["a"], "label": 0}, "train.jsonl:9: 1 choices"),
+        ({"question": "x", "choices": ["a"], "label": 0}, "train.jsonl:9: 1 choice in"),
         ({"question": "x", "choices": ["a", ""], "label": 0}, "train.jsonl:9: choice 2 of 2 is ''"),
         ({"question": "x", "choices": ["a", None], "label": 0}, "train.jsonl:9: choice 2 of 2 is None"),
         ({"question": "x", "choices": 3, "label": 0}, "train.jsonl:9: column 'choices' holds 3, not a list"),

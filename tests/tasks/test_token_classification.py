@@ -388,7 +388,7 @@ def test_what_people_are_told(tokenizer):
     [
         (
             {"tokens": ["a", "b"], "tags": ["O"]},
-            r"train.conll:50: 2 tokens in column 'tokens' but 1 tags in column 'tags'",
+            r"train.conll:50: 2 tokens in column 'tokens' but 1 tag in column 'tags'",
         ),
         ({"tokens": [], "tags": []}, "train.conll:50: column 'tokens' is empty"),
         ({"tokens": ["a"]}, r"train.conll:50: no column 'tags'; the columns there are \['tokens'\].*--tags_column"),
