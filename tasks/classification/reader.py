@@ -223,7 +223,7 @@ def number_of(row: Row, column: str) -> float:
     """The number of a row, a target of regression."""
     value = row.value(column, option=_OPTION)
     if (number := as_number(value)) is None or abs(number) > LARGEST:
-        none = "not a finite number" if number is None else f"beyond {LARGEST:g}, the largest that is learnt"
+        none = "not a finite number" if number is None else f"beyond {LARGEST:g} (divide the column)"
         what = "is empty" if is_missing(value) else f"holds {_shown(value)}, {none}"
         raise InputError(
             f"{row.where}: column '{column}' {what}, and to learn numbers ({NUMBER}) each row needs one: correct or "

@@ -171,7 +171,7 @@ def test_numbers():
         1.5, 2.0, 1000.0, None, None, None, None, None, None, None,
     ]  # fmt: skip
     empty = [(value, "is empty") for value in (None, " ", float("nan"))]
-    large = ("1e300", r"holds '1e300', beyond 1e\+15, the largest that is learnt")
+    large = ("1e300", r"holds '1e300', beyond 1e\+15 \(divide the column\)")
     for value, what in (("high", "holds 'high', not a finite number"), large, *empty):
         with pytest.raises(InputError, match=f"f.csv:2: column 'y' {what}, and to learn numbers"):
             number_of(rows(value)[0], "y")
