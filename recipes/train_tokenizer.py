@@ -25,6 +25,7 @@ from lacuna.common.errors import InputError, progress_bar
 from lacuna.common.private import shown
 from lacuna.corpus import Text, TextArguments, open_text
 from lacuna.tokenization import Sample, TokenizerArguments
+from lacuna.tokenization.files import REPORT, check_replaceable
 
 MEASURED_BYTES = 32_000_000  # of the text trained on, for the report: seconds
 BARS_FROM_BYTES = 20_000_000  # training on less takes about two seconds
@@ -69,7 +70,7 @@ def main(words: Sequence[str] | None = None) -> str:
     """Parse, sample, learn, measure, save; returns the folder of the tokenizer."""
     arguments, text_arguments = parse_arguments((TokenizerArguments, TextArguments), words, description=__doc__)
     old = check(arguments, text_arguments)
-    tokenization.check_output_dir(arguments.output_dir)
+    check_replaceable(arguments.output_dir)
     said: list[str] = []
     warnings.showwarning = lambda message, *_, **__: said.append(str(message))
 
@@ -100,7 +101,7 @@ def main(words: Sequence[str] | None = None) -> str:
     tokenization.save_tokenizer(tokenizer=tokenizer, output_dir=output_dir)
     content = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
     # A file name that is not UTF-8 has halves of surrogate pairs, whose escapes here are those of JSON.
-    (output_dir / "tokenizer_report.json").write_text(content, encoding="utf-8", errors="backslashreplace")
+    (output_dir / REPORT).write_text(content, encoding="utf-8", errors="backslashreplace")
 
     print(sample)
     print(tokenization.describe_report(report))

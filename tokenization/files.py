@@ -22,9 +22,12 @@ from .bpe import train_bpe
 from .patterns import PATTERNS, pattern_of
 from .sampling import sample_documents
 
+_FILES = ("tokenizer_config.json", "tokenizer.json")  # the latter is written last: where it stands, all is whole
+REPORT = "tokenizer_report.json"
+
 
 def check_output_dir(output_dir: str | Path) -> None:
-    """Raises InputError, or StorageError where the nearest folder that exists above it cannot be written."""
+    """InputError where it cannot be a folder; StorageError where the nearest one above it cannot be written."""
     if not str(output_dir):
         raise InputError("--output_dir is empty; name a folder: runs/tokenizer")
     path = Path(output_dir)
@@ -33,6 +36,18 @@ def check_output_dir(output_dir: str | Path) -> None:
         raise InputError(f"{nearest} is a file, not a folder; choose another --output_dir.")
     if not os.access(nearest, os.W_OK):
         raise StorageError(f"cannot write {path}: no permission in {nearest}. Choose another --output_dir.")
+
+
+def check_replaceable(output_dir: str | Path) -> None:
+    """`check_output_dir`, and InputError where the folder holds anything but what train_tokenizer.py has written."""
+    check_output_dir(output_dir)
+    path = Path(output_dir)
+    there = sorted(each.name for each in path.glob("[!.]*"))
+    own = [*_FILES, REPORT] if REPORT in there else []
+    if others := [name for name in there if name not in own]:
+        raise InputError(
+            f"--output_dir {path} holds {others[0]}, which train_tokenizer.py has not written; name another folder"
+        )
 
 
 def save_tokenizer(*, tokenizer: PreTrainedTokenizerFast, output_dir: Path) -> None:
@@ -46,7 +61,7 @@ def save_tokenizer(*, tokenizer: PreTrainedTokenizerFast, output_dir: Path) -> N
             loading.save_tokenizer_files(tokenizer, folder)
         except OSError as error:
             raise StorageError(f"cannot write {folder}, on the way to {output_dir}: {error}") from error
-        for name in ("tokenizer_config.json", "tokenizer.json"):  # the latter last: where it stands, all is whole
+        for name in _FILES:
             text = Path(folder, name).read_text(encoding="utf-8")
             write_text(Path(output_dir).resolve() / name, text, hint=". Choose another --output_dir.")
 
@@ -59,9 +74,10 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
     folder = Path(path)
     if not (folder / "tokenizer.json").is_file():
         what = "there is no tokenizer.json in it" if folder.is_dir() else "there is no such folder"
+        place = "runs/tokenizer" if folder.exists() else folder  # whose files are not ours
         raise InputError(
             f"cannot load a tokenizer from {folder}: {what}. "
-            f"Train one: python recipes/train_tokenizer.py --output_dir {folder}"
+            f"Train one: python recipes/train_tokenizer.py --output_dir {place}"
         )
     try:
         check_foreign(folder, tokenizer=True)

@@ -153,7 +153,8 @@ def open_store(path: str | Path, *, verify: bool = False) -> TokenStore:
     path = Path(path)
     if not (path / MANIFEST).is_file():
         what = f"there is no {MANIFEST} in it" if path.is_dir() else "there is no such folder"
-        raise InputError(f"{path} is not a token store: {what}. {REMEDY} --output_dir {path}")
+        place = "runs/corpus" if path.exists() else path
+        raise InputError(f"{path} is not a token store: {what}. {REMEDY} --output_dir {place}")
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         version = manifest["format_version"]

@@ -48,6 +48,13 @@ def build(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> Build:
 LINES = [f"Document {number}. It has text. The cat sat.{' It ran.' * (number % 7)}" for number in range(60)]
 
 
+def test_what_is_no_store_is_refused_and_never_offered_as_its_place(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"is not a token store: .* --output_dir {tmp_path}/new$"):
+        open_store(tmp_path / "new")
+    with pytest.raises(InputError, match=r"is not a token store: .* --output_dir runs/corpus$"):
+        open_store(tmp_path)
+
+
 def test_a_store_reads_like_its_files(build: Build, tmp_path: Path) -> None:
     store = build(*LINES)
     tokens = np.fromfile(tmp_path / "store" / "00000" / "tokens.bin", dtype=np.uint16)

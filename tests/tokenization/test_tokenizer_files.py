@@ -17,6 +17,7 @@ from lacuna.tokenization import (
     tokenizer_fingerprint,
     train_bpe,
 )
+from lacuna.tokenization.files import check_replaceable
 
 
 def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
@@ -65,10 +66,10 @@ def test_save_that_fails_leaves_nothing(
 
 
 def test_load_of_what_is_not_there_or_broken(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no such folder.*train_tokenizer"):
+    with pytest.raises(InputError, match=r"no such folder.*train_tokenizer.*--output_dir .*/nothing$"):
         load_tokenizer(tmp_path / "nothing")
-    with pytest.raises(InputError, match=r"no tokenizer\.json"):
-        load_tokenizer(tmp_path)
+    with pytest.raises(InputError, match=r"no tokenizer\.json.*--output_dir runs/tokenizer$"):
+        load_tokenizer(tmp_path)  # not into the folder of somebody's texts
     (tmp_path / "tokenizer.json").write_text('{"model": ')
     with pytest.raises(InputError, match="does not hold a tokenizer"):
         load_tokenizer(tmp_path)
@@ -119,3 +120,16 @@ def test_an_output_folder_is_checked_before_the_work(tmp_path: Path, monkeypatch
     monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
     with pytest.raises(StorageError, match="no permission"):
         check_output_dir(tmp_path / "folder")
+
+
+def test_what_train_tokenizer_has_not_written_is_never_written_over(tmp_path: Path) -> None:
+    check_replaceable(tmp_path / "new")
+    check_replaceable(tmp_path)
+    (tmp_path / "tokenizer.json").touch()
+    with pytest.raises(InputError, match=r"holds tokenizer\.json, which train_tokenizer\.py has not written"):
+        check_replaceable(tmp_path)
+    (tmp_path / "tokenizer_report.json").touch()
+    check_replaceable(tmp_path)  # one that it made before
+    (tmp_path / "config.json").touch()
+    with pytest.raises(InputError, match=r"holds config\.json, which .* name another folder"):
+        check_replaceable(tmp_path)

@@ -86,6 +86,7 @@ def test_it_extends_a_tokenizer(tmp_path: Path) -> None:
         ('{"text": "fine"}\n', ["--tokenizer", "x"], ["--extend"]),
         ('{"text": "fine"}\n', ["--extend", "x"], ["no such folder"]),
         ('{"text": "fine"}\n', ["--max_bytes", "0"], ["--max_bytes 0"]),
+        ('{"text": "fine"}\n', ["--output_dir", "."], ["--output_dir . holds rows.jsonl", "name another folder"]),
         ('{"text": ""}\n', [], ["rows.jsonl"]),
         # What is wrong with the options is said before a text is read that may take hours.
         ("broken", ["--vocab_size", "100"], ["--vocab_size 100 is too small"]),
