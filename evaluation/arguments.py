@@ -84,6 +84,8 @@ class EvaluationArguments(ExaminedModelArguments, ReadingArguments):
     def __post_init__(self) -> None:
         check_range(self, "max_examples", "stride", "batch_size", at_least=1)
         check_range(self, "window", at_least=2)
+        if self.output_file and (Path(self.output_file).suffix != ".json" or Path(self.output_file).is_dir()):
+            raise InputError(f"--output_file {self.output_file}: results are JSON; name a file that ends in .json")
 
     def asked(self) -> dict[str, list[str]]:
         """The suites that are run, with the data of each. InputError: the one that is asked for has none."""

@@ -27,6 +27,8 @@ def main(words: Sequence[str] | None = None) -> str:
         raise InputError(f"--output_file {path}: there is no folder {path.parent}; make it, or name another place")
     if path.is_dir():
         raise InputError(f"--output_file {path} is a folder; name a file")
+    if path.suffix != ".html":
+        raise InputError(f"--output_file {path}: the page is HTML; name a file that ends in .html")
     write_page(folders, path)
     print(f"the page is {path}")
     return str(path)

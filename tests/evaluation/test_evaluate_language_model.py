@@ -189,6 +189,8 @@ def test_mistakes_are_one_message_and_leave_nothing(
         (["--model", "decoder", "--suite", "similarity", "--data", "two.txt"], ranked),
         (["--model", "decoder", "--suite", "similarity", "--data", "equal.txt"], ranked),
         ([], "--model"),
+        (["--model", "decoder", "--output_file", "text.txt"], "results are JSON; name a file that ends in .json"),
+        (["--model", "decoder", "--output_file", "pairs"], "results are JSON; name a file that ends in .json"),
         (["--model", "decoder", "--suite", "minimal_pairs"], "needs --data"),
         (["--model", "decoder", "--suite", "minimal_pairs", "--data", "pairs"], "two.jsonl:2: no sentence"),
         (["--model", "decoder", "--suite", "analogies", "--data", "likeness.txt"], "likeness.txt:1: expected four"),
