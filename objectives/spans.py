@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lacuna.common.errors import InputError
+from lacuna.common.private import counted
 
 from .base import PackedPrediction, require_argument
 from .data import IGNORED, Tensors, for_model, random_stream, spread
@@ -25,6 +26,7 @@ from .packing import PackedRow
 LONGEST_SPAN = 8  # words
 TOKENS_A_QUESTION = 24  # of a row, at least
 COMMON = 200  # most frequent tokens, at most a twentieth of all: they serve as stop words, and make no span alone
+LEAST_SPANS = 0.05  # of a row, on average: with fewer most steps learn nothing
 _COUNTED_ROWS = 256  # from which the questions of a row are counted
 _NO_WORDS = (0, 1, 2, 5)  # classes of `tokenization.token_edges`: nothing, blanks, signs
 
@@ -76,10 +78,14 @@ class RecurringSpans(PackedPrediction):
         self.most = max(1, self.sequence_length // TOKENS_A_QUESTION)
         rows = spread(self.num_examples, _COUNTED_ROWS).tolist()
         self._per_row = sum(int((self.example(row, row)["labels"] != IGNORED).sum()) for row in rows) / len(rows)
-        if not self._per_row:
+        few = {0.0: "no"}.get(self._per_row, "hardly any") if self._per_row < LEAST_SPANS else ""
+        where, held_out = counted(len(rows), "row"), range(self.num_eval_examples)
+        if not few and held_out and all((self.eval_example(row)["labels"] == IGNORED).all() for row in held_out):
+            few, where = "no", counted(len(held_out), "held-out row")
+        if few:
             raise InputError(
-                f"--objective spans: no words recur in {len(rows)} rows of {self.sequence_length} tokens: give longer "
-                "documents or a longer --sequence_length"
+                f"--objective spans: {few} words recur in {where} of {self.sequence_length} tokens: give longer "
+                "documents, more of them or a longer --sequence_length"
             )
 
     @cached_property
