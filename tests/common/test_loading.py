@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 from hub_server import READER, TOKEN, HubServer
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM, RobertaConfig
@@ -44,6 +45,23 @@ def test_a_roberta_of_514_positions_takes_512_tokens() -> None:
     model(input_ids=torch.full((1, longest), 5))
     with pytest.raises((IndexError, RuntimeError)):
         model(input_ids=torch.full((1, longest + 1), 5))
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Qwen3"])
+def test_a_decoder_of_tokens_answers_questions_with_the_same_body(tmp_path: Path, kind: str) -> None:
+    """Whose head for questions calls the body `transformer`, where that for tokens calls it `model`."""
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1}
+    config = getattr(transformers, f"{kind}Config")(vocab_size=20, intermediate_size=8, **sizes)
+    decoder = getattr(transformers, f"{kind}ForCausalLM")(config)
+    decoder.save_pretrained(tmp_path / "decoder")
+    loaded, report = load_model(str(tmp_path / "decoder"), auto_class="AutoModelForQuestionAnswering")
+    assert {name.partition(".")[0] for name in report["missing_keys"]} == {"qa_outputs"}
+    body = loaded.base_model.state_dict()
+    assert all(torch.equal(body[name], value) for name, value in decoder.model.state_dict().items())
+    loaded.save_pretrained(tmp_path / "reader")
+    again, report = load_model(str(tmp_path / "reader"), auto_class="AutoModelForQuestionAnswering")
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in again.state_dict().items())
 
 
 def test_a_tokenizer_with_more_ids_than_rows_is_refused() -> None:
