@@ -13,6 +13,7 @@ from .arguments import NewModelArguments
 from .environment import is_main_process
 
 DEFAULT_FAMILY = {"encoder": "modernbert", "decoder": "qwen3", "encoder-decoder": "bart"}
+_USUAL = {"encoder": "mlm", "decoder": "clm", "encoder-decoder": "denoising"}
 _BOTH_HEADS = "AutoModelForPreTraining"
 """Of masked words and of the relation of two sentences; some native families have the first alone."""
 
@@ -33,7 +34,7 @@ def starting_model(
     """
     transformers.set_seed(seed)
     if arguments.model:
-        model = modeling.as_ours(_load(arguments, arguments.model, objective.head, tokenizer, length))
+        model = modeling.as_ours(_load(arguments, arguments.model, objective, tokenizer, length))
         kind = None
         if objective.head == _BOTH_HEADS and type(model) is modeling.LacunaForMaskedLM:
             kind = modeling.LacunaForPreTraining
@@ -69,9 +70,21 @@ def _read_by(model: Any, objective: Any) -> Any:
     return model
 
 
-def _load(arguments: NewModelArguments, model: str, head: str, tokenizer: Any, length: int) -> Any:
-    code, revision = arguments.trust_remote_code, arguments.revision
+def _load(arguments: NewModelArguments, model: str, objective: Any, tokenizer: Any, length: int) -> Any:
+    code, revision, head = arguments.trust_remote_code, arguments.revision, objective.head
     config = load_configuration(model, trust_remote_code=code, revision=revision)
+    masked, causal = transformers.MODEL_FOR_MASKED_LM_MAPPING, transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    likely = {
+        "encoder-decoder": getattr(config, "is_encoder_decoder", False),
+        "encoder": type(config) in masked and not getattr(config, "is_decoder", False),
+        "decoder": type(config) in causal and getattr(config, "is_causal", True),
+    }
+    shape = getattr(config, "shape", next(filter(likely.get, likely), objective.shape))
+    if shape != objective.shape and not (getattr(config, "hybrid", False) and head == "AutoModelForMaskedLM"):
+        raise InputError(
+            f"--model {model} is of shape {shape}, and --objective {objective.name} trains models of shape "
+            f"{objective.shape}: take another --model, or --objective {_USUAL[shape]}"
+        )
     if head == _BOTH_HEADS and type(config) not in transformers.MODEL_FOR_PRETRAINING_MAPPING:
         head = "AutoModelForMaskedLM"
     loaded, _ = load_model(model, auto_class=head, trust_remote_code=code, revision=revision)

@@ -17,8 +17,16 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
 from lacuna import modeling
+from lacuna.common.errors import InputError
 from lacuna.common.loading import load_tokenizer
-from lacuna.modeling import SIZES, LacunaConfig, LacunaForCausalLM, LacunaForMaskedLM, LacunaPreTrainedModel
+from lacuna.modeling import (
+    SIZES,
+    LacunaConfig,
+    LacunaForCausalLM,
+    LacunaForMaskedLM,
+    LacunaModel,
+    LacunaPreTrainedModel,
+)
 from lacuna.objectives import OBJECTIVES
 from lacuna.tokenization import save_tokenizer, train_bpe
 from lacuna.training.arguments import NewModelArguments
@@ -344,6 +352,29 @@ def test_a_classifier_reads_what_the_objective_trains(home, objective, read) -> 
     rest = {"modeling": modeling, "tokenizer": load_tokenizer(f"{home}/tokenizer"), "length": 32, "seed": 0}
     model = starting_model(NewModelArguments(num_hidden_layers=1), objective=OBJECTIVES[objective], **rest)
     assert model.config.classifier_pooling == read
+
+
+@pytest.mark.parametrize(
+    ("family", "objective", "said"),
+    [
+        (
+            "qwen3",
+            "spans",
+            "of shape decoder, and --objective spans trains models of shape encoder: .* --objective clm",
+        ),
+        ("bart", "spans", "of shape encoder-decoder, and --objective spans .* --objective denoising"),
+        ("modernbert", "clm", "of shape encoder, and --objective clm trains models of shape decoder: .* mlm"),
+    ],
+)
+@pytest.mark.parametrize("native", [False, True])
+def test_a_model_of_another_shape_than_the_objective_trains_is_refused(
+    home, tmp_path, family, objective, said, native
+):
+    config = LacunaConfig.from_family(family, "tiny", vocab_size=300)
+    (LacunaModel(config).to_native().config if native else config).save_pretrained(tmp_path)
+    rest = {"modeling": modeling, "tokenizer": load_tokenizer(f"{home}/tokenizer"), "length": 32, "seed": 0}
+    with pytest.raises(InputError, match=said):
+        starting_model(NewModelArguments(model=str(tmp_path)), objective=OBJECTIVES[objective], **rest)
 
 
 @pytest.mark.usefixtures("other_precision")
