@@ -55,10 +55,10 @@ def evaluate_kept(run: Run) -> None:
         run.log.say(f"the weights of step {progress.best_step:,} are kept: {metric} {progress.best_metric:.4f}")
         run.metrics = _evaluate(run, of_average=True) or {}
     elif metric == "loss" and (last := run.metrics.get("eval_loss", 0.0)) > 1.01 * (progress.best_metric or last):
+        advice = "A lower --learning_rate" if run.epochs < 1 else "Fewer of them (--max_epochs)"
         run.log.say(
             f"warning: the held-out loss has risen from {progress.best_metric:.4f} at step {progress.best_step:,} "
-            f"to {last:.4f} after {run.epochs:.1f} passes. Fewer of them (--max_epochs) or --dropout 0.1 may help; "
-            "--average best keeps the best weights"
+            f"to {last:.4f} after {run.epochs:.1f} passes. {advice} may help; --average best keeps the best weights"
         )
 
 

@@ -162,8 +162,17 @@ def test_a_loss_that_has_risen_is_told(run, capsys, by, average, warns) -> None:
     work = Overfitting([0.5] * 8)
     work.by = by
     run(work, average=average)
-    told = "the held-out loss has risen from 1.0000 at step 1 to 4.5000 after "
+    told = (
+        "the held-out loss has risen from 1.0000 at step 1 to 4.5000 after 2.7 passes. Fewer of them (--max_epochs) "
+    )
     assert (told in capsys.readouterr().err) is warns
+
+
+def test_a_loss_that_has_risen_within_a_pass_is_that_of_a_high_rate(run, capsys) -> None:
+    work = Overfitting([0.5] * 8, num_examples=100)
+    work.by = 0.5
+    run(work, average="none")
+    assert "after 0.6 passes. A lower --learning_rate may help; --average best" in capsys.readouterr().err
 
 
 def test_equals_with_a_higher_loss_are_not_better(run, capsys) -> None:
