@@ -333,8 +333,13 @@ def _stop_if_asked(run: Run) -> None:
 
 
 def _finish(run: Run) -> dict[str, float]:
-    """Write the model and results.json."""
+    """Write the model and results.json. NumericsError: it says nothing that is a number of held-out examples."""
     progress, arguments, output_dir = run.progress, run.arguments, Path(run.arguments.output_dir)
+    if math.isnan(run.metrics.get("eval_loss", 0.0)):
+        raise NumericsError(
+            f"the held-out loss is not a number after the last step: no model is written to {output_dir}. Try a lower "
+            "--learning_rate or --mixed_precision no"
+        )
     guesses = {**run.work.baseline(), **(run.probe.baseline if run.probe else {})}
     baseline = {f"baseline_{name}": value for name, value in guesses.items()}
     if type(run.work).bag_of_words is not Work.bag_of_words and "bag_of_words" not in vars(run.work):

@@ -255,6 +255,18 @@ def test_weights_that_are_not_finite_are_never_saved(run, new_work, new_model, t
     assert not (tmp_path / "short" / "model.safetensors").exists()
 
 
+def test_weights_that_say_nothing_that_is_a_number_are_no_model(run, new_work, tmp_path) -> None:
+    """They may all be finite, of a rate that was far too high."""
+
+    class Diverged(new_work):
+        def summarize(self, records):
+            return {"loss": math.nan}
+
+    with pytest.raises(NumericsError, match=r"held-out loss is not a number .* no model .* a lower --learning_rate"):
+        run(work=Diverged())
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
 def test_the_clock_ends_a_run_with_its_schedule_complete(run, tmp_path, log_of) -> None:
     results, _, _ = run(max_steps=None, max_minutes=1.5 / 60, schedule="wsd")
     lines = [line for line in log_of(tmp_path / "run") if "loss" in line]
