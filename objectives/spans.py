@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lacuna.common.errors import InputError
-from lacuna.common.private import counted
 
 from .base import PackedPrediction, require_argument
 from .data import IGNORED, Tensors, for_model, random_stream, spread
@@ -78,14 +77,16 @@ class RecurringSpans(PackedPrediction):
         self.most = max(1, self.sequence_length // TOKENS_A_QUESTION)
         rows = spread(self.num_examples, _COUNTED_ROWS).tolist()
         self._per_row = sum(int((self.example(row, row)["labels"] != IGNORED).sum()) for row in rows) / len(rows)
-        few = {0.0: "no"}.get(self._per_row, "hardly any") if self._per_row < LEAST_SPANS else ""
-        where, held_out = counted(len(rows), "row"), range(self.num_eval_examples)
-        if not few and held_out and all((self.eval_example(row)["labels"] == IGNORED).all() for row in held_out):
-            few, where = "no", counted(len(held_out), "held-out row")
-        if few:
+        is_poor, where, held_out = self._per_row < LEAST_SPANS, len(rows), range(self.num_eval_examples)
+        if not is_poor and held_out:
+            is_poor, where = (
+                all((self.eval_example(row)["labels"] == IGNORED).all() for row in held_out),
+                "the held-out",
+            )
+        if is_poor:
             raise InputError(
-                f"--objective spans: {few} words recur in {where} of {self.sequence_length} tokens: give longer "
-                "documents, more of them or a longer --sequence_length"
+                f"--objective spans: next to no words recur in {where} rows of {self.sequence_length} tokens: give "
+                "longer documents, more of them or a longer --sequence_length"
             )
 
     @cached_property

@@ -25,10 +25,9 @@ def main(words: Sequence[str] | None = None) -> str:
     path = Path(arguments.output_file).expanduser() if arguments.output_file else folders[0] / "run.html"
     if arguments.output_file and not path.parent.is_dir():
         raise InputError(f"--output_file {path}: there is no folder {path.parent}; make it, or name another place")
-    if path.is_dir():
-        raise InputError(f"--output_file {path} is a folder; name a file")
-    if path.suffix != ".html":
-        raise InputError(f"--output_file {path}: the page is HTML; name a file that ends in .html")
+    if path.is_dir() or path.suffix != ".html":
+        what = "is a folder" if path.is_dir() else "is not HTML"
+        raise InputError(f"--output_file {path} {what}; name a file that ends in .html")
     write_page(folders, path)
     print(f"the page is {path}")
     return str(path)

@@ -41,13 +41,9 @@ def check_output_dir(output_dir: str | Path) -> None:
 def check_replaceable(output_dir: str | Path) -> None:
     """`check_output_dir`, and InputError where the folder holds anything but what train_tokenizer.py has written."""
     check_output_dir(output_dir)
-    path = Path(output_dir)
-    there = sorted(each.name for each in path.glob("[!.]*"))
-    own = [*_FILES, REPORT] if REPORT in there else []
-    if others := [name for name in there if name not in own]:
-        raise InputError(
-            f"--output_dir {path} holds {others[0]}, which train_tokenizer.py has not written; name another folder"
-        )
+    there = sorted(path.name for path in Path(output_dir).glob("[!.]*"))
+    for name in there if REPORT not in there else [name for name in there if name not in (*_FILES, REPORT)]:
+        raise InputError(f"--output_dir {output_dir} holds {name}, made by something else; name another folder")
 
 
 def save_tokenizer(*, tokenizer: PreTrainedTokenizerFast, output_dir: Path) -> None:

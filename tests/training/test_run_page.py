@@ -135,7 +135,7 @@ def test_what_is_no_run_is_refused(home: Path, run_recipe) -> None:
     assert code == 2 and f"--output_file {home} is a folder; name a file" in said
     (home / "in.csv").write_text("mine")
     code, said = run_recipe("report_run", "--run", home / "first", "--output_file", home / "in.csv")
-    assert code == 2 and "in.csv: the page is HTML; name a file that ends in .html" in said
+    assert code == 2 and "in.csv is not HTML; name a file that ends in .html" in said
     assert (home / "in.csv").read_text() == "mine"
     code, said = run_recipe("report_run", "--run", home / "first", home / "tuned")
     assert code == 0 and (home / "first" / "run.html").is_file()
