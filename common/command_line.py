@@ -32,7 +32,7 @@ class _Parser(HfArgumentParser):
     """`HfArgumentParser` with titled groups, one spelling of each option in the help, and errors of one line."""
 
     def error(self, message: str) -> NoReturn:
-        message = re.sub(r"argument (--\w+)(/--[\w-]+)*", r"\1", message)  # one spelling of it
+        message = re.sub(r"argument (?:--[\w-]+/)*?(--\w+)(/--\w*-[\w-]+)*:", r"\1:", message)  # one spelling of it
         raise InputError(f"{message} (--help lists the options)")
 
     def _parse_optional(self, arg_string: str) -> Any:

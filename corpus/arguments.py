@@ -51,7 +51,7 @@ class CorpusArguments(TextArguments):
         metavar="FILE",
         alias="for",
     )
-    for_share: float = _data(0.3, "Share of the training rows that are texts of --for.", advanced=True)
+    for_share: float = _data(None, "Share of the training rows that are texts of --for. Default: 0.3.", advanced=True)
     for_task: str | None = _data(
         None, "Which task --for is for. Default: by its columns, and printed.", metavar="NAME", advanced=True
     )
@@ -63,8 +63,9 @@ class CorpusArguments(TextArguments):
     def __post_init__(self) -> None:
         check_range(self, "for_share", above=0, below=1)
         for name in ("for_share", "for_task") if not self.for_file else ():
-            if (value := getattr(self, name)) != type(self).__dataclass_fields__[name].default:
+            if (value := getattr(self, name)) is not None:
                 raise InputError(f"--{name} {value} says how the file of --for is read: name one with --for")
+        self.for_share = self.for_share or 0.3
         if self.for_file and self.corpus:
             raise InputError(
                 f"--for adds texts to those of --data, and --corpus {self.corpus} is tokenized already: name its "

@@ -1,9 +1,10 @@
 """The texts of a task for pretraining, without its labels: self-pretraining (https://arxiv.org/abs/2209.14389)."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lacuna.common.errors import InputError
+from lacuna.common.errors import InputError, called
 from lacuna.common.private import shown
 from lacuna.tasks.base.columns import Layout
 from lacuna.tasks.base.fine_tuning import fingerprints
@@ -38,7 +39,8 @@ def read_task_texts(
     texts: list[str] = []
     facts: list[dict[str, Any]] = []
     for file in files:
-        rows = builtin[file]() if file in builtin else read(file)
+        with called({"there is no file": f"--for: built-in tasks are {', '.join(builtin)}, and there is no file"}):
+            rows = builtin[file]() if file in builtin else read(file)
         name = task or (file if file in builtin else task_of(as_rows(rows, part="training"), file=file))
         kind = TASKS[name]
         options = kind.__annotations__["options"]
@@ -46,9 +48,10 @@ def read_task_texts(
             # The default seed of fine-tuning, which decides what is held out, whatever that of pretraining is.
             work = kind(options(train_file=file), train_rows=rows, tokenizer=None, seed=0)
         except InputError as error:
+            why = re.sub(r"[:;] [^:;]*--(?!column_names|encoding).*", "", str(error))  # no option of that recipe
             raise InputError(
                 f"--for reads {shown(file)} for {name}, as its recipe does by default (--for_task names another "
-                f"task): {error}"
+                f"task): {why}"
             ) from error
         own = work.training_texts()
         # As fine-tuning reads them: see `tasks.base.models.read_first_words`.

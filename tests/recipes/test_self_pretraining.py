@@ -61,7 +61,8 @@ def test_a_run_for_a_task(recipe, home, tmp_path) -> None:
     assert first == 90 and {text[1:] for text in documents[:first]} < {*rows} and not {*documents[first:]} & {*rows}
     assert not any("goodx" in text or "badx" in text for text in documents)
 
-    for more in (["--for_share", 0.5], ["--for_share", 0.3, "--data", "b.jsonl"]):
+    others = ["--for_share", 0.5, "--for_task", "classification", "--eval_data", "b.jsonl"]
+    for more in (["--for_share", 0.5], ["--for_share", 0.3, "--data", "b.jsonl"], others):
         code, said = recipe("pretrain", *options_of(out, "--for", "train.csv", *more, steps=2), "--resume")
         assert code == 2 and "error: --resume: " in said and "--allow_change" in said
     code, said = recipe("pretrain", *options_of(out, steps=2), "--resume")
@@ -128,6 +129,9 @@ def test_what_is_also_in_the_data_counts_for_the_task(home, tmp_path, monkeypatc
         (["--for", "train.csv", "--for_share", "1"], "--for_share must be above 0 and below 1, got 1.0"),
         (["--for", "train.csv", "--for_task", "tags"], "--for_task tags is not known"),
         (["--for", "tran.csv"], "there is no file or folder tran.csv. Did you mean train.csv"),
+        (["--for", "sentiment"], "--for: built-in tasks are classification, question_answering, and there is no file"),
+        (["--for"], "error: --for: expected at least one argument"),
+        (["--for_share", "0.3"], "--for_share 0.3 says how the file of --for is read: name one with --for"),
         (["--for", "train.csv", "--for_task", "question_answering"], "train.csv:2: no column "),
     ],
 )

@@ -144,11 +144,16 @@ def test_conll_a_table_and_a_built_in_task_together(tmp_path) -> None:
 def test_what_cannot_be_read_is_said(tmp_path) -> None:
     (tmp_path / "ids.csv").write_text("".join(["label\n", *(f"{n % 2}\n" for n in range(50))]))
     (tmp_path / "hole.csv").write_text("".join(["text,label\n", *(f"text {n},{n % 2}\n" for n in range(50)), ",1\n"]))
+    (tmp_path / "two.csv").write_text("text,label\na b,x\nc d,y\n")
+    (tmp_path / "several.csv").write_text("text,label\n" + "".join(f"text {n},{'ab'[n % 2]}|c\n" for n in range(50)))
     for name, task, says in [
         ("ids.csv", None, r"ids.csv: its columns \['label'\].* do not tell .* --for_task \(classification, "),
         ("ids.csv", "tagging", "--for_task tagging is not known; choose from classification"),
         ("hole.csv", None, r"--for reads .*hole.csv for classification.*hole.csv:52: column 'text' is empty"),
         ("none.csv", None, "there is no file or folder"),
+        # What fine-tuning would be told to do about them cannot be done here.
+        ("two.csv", None, r"so nothing can be held out to evaluate on$"),
+        ("several.csv", None, r"looks like several labels in one text$"),
     ]:
         with pytest.raises(InputError, match=says):
             texts_of(str(tmp_path / name), task=task)
