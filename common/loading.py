@@ -106,6 +106,8 @@ def commit_of(model: str | None, *, revision: str | None = None) -> str | None:
     if model and not Path(model).is_dir():
         try:
             found = file_of(model, "config.json", revision=revision)
+            if found is None and huggingface_hub.is_offline_mode():
+                raise HubError(f"--model {model} is not in the cache, and HF_HUB_OFFLINE allows no more: unset it")
         except HubError as error:
             if message := missing_folder(model):
                 raise InputError(message) from None

@@ -116,6 +116,10 @@ def test_a_model_of_the_hub_is_at_one_commit(tmp_path: Path, monkeypatch: pytest
             commit_of(str(tmp_path / "model"), revision="v1")
         hub.fail("", status=503, times=99)
         assert commit_of("me/model") == second  # from the cache
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        assert commit_of("me/model") == second
+        with pytest.raises(HubError, match=r"--model me/other is not in the cache, and HF_HUB_OFFLINE allows no more"):
+            commit_of("me/other")
 
 
 @pytest.mark.parametrize(
