@@ -42,15 +42,14 @@ def read_for(data: Any) -> tuple[list[str], list[dict[str, Any]], list[str]]:
 
 def finder(data: Any, goal: Any, start: Any, *, name: str, teacher: Any) -> Callable[[Any], Any]:
     """What finds the tokenizer for a text; a student has that of its teacher, called `name`."""
+    owner = "--teacher" if teacher is not None else "--tokenizer" if data.tokenizer else start.model and "--model"
+    given = {"--for": data.for_file, "--tokenizer": data.tokenizer} if teacher is not None else {}
+    given["--vocab_size"] = owner and start.vocab_size != type(start).vocab_size
+    for option in filter(given.get, given):
+        raise InputError(f"{option} cannot be combined with {owner}, whose tokenizer reads the text; leave it out")
     if teacher is None:
         asked = {name: getattr(start, name) for name in ("model", "vocab_size", "trust_remote_code", "revision")}
         return partial(tokenization.load_or_train, tokenizer=data.tokenizer, num_sentinels=goal.num_sentinels, **asked)
-    new_size = start.vocab_size != type(start).vocab_size
-    given = {"--for": data.for_file, "--tokenizer": data.tokenizer, "--vocab_size": new_size}
-    for option in filter(given.get, given):
-        raise InputError(
-            f"{option} cannot be combined with --teacher, whose tokenizer reads the text of --data; leave it out"
-        )
     with called({"--model": "--teacher"}):
         found = tokenization.load_or_train(None, tokenizer=None, model=name, vocab_size=start.vocab_size)
         check_vocabulary(tokenizer=found, model=teacher)

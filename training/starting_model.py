@@ -34,6 +34,9 @@ def starting_model(
     """
     transformers.set_seed(seed)
     if arguments.model:
+        of_new = {"--family": arguments.family, "--size": arguments.size != type(arguments).size}
+        for option in filter(of_new.get, of_new):
+            raise InputError(f"{option} is for a new model, and --model {arguments.model} has its own: leave it out")
         model = modeling.as_ours(_load(arguments, arguments.model, objective, tokenizer, length))
         kind = None
         if objective.head == _BOTH_HEADS and type(model) is modeling.LacunaForMaskedLM:

@@ -222,6 +222,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no store": (["--data", "", "--corpus", "{bad}/store"], "{bad}/store is not a token store"),
     "a store beside text": (["--corpus", "{bad}/store"], "--corpus goes without --data"),
     "a seed that is too large": (["--seed", "5000000000"], "--seed must be at least 0 and below"),
+    "a vocabulary beside a tokenizer": (
+        ["--vocab_size", "500"],
+        "--vocab_size cannot be combined with --tokenizer, whose tokenizer reads the text; leave it out",
+    ),
     "a small vocabulary": (["--vocab_size", "100", "--tokenizer", ""], "--vocab_size 100 is too small"),
 }
 
@@ -375,6 +379,14 @@ def test_a_model_of_another_shape_than_the_objective_trains_is_refused(
     rest = {"modeling": modeling, "tokenizer": load_tokenizer(f"{home}/tokenizer"), "length": 32, "seed": 0}
     with pytest.raises(InputError, match=said):
         starting_model(NewModelArguments(model=str(tmp_path)), objective=OBJECTIVES[objective], **rest)
+
+
+@pytest.mark.parametrize("new", [{"family": "bert"}, {"size": "tiny"}])
+def test_what_is_asked_of_a_new_model_is_refused_beside_another(new) -> None:
+    with pytest.raises(InputError, match=f"--{next(iter(new))} is for a new model, and --model m has its own: leave"):
+        starting_model(
+            NewModelArguments(model="m", **new), modeling=None, objective=None, tokenizer=None, length=8, seed=0
+        )
 
 
 @pytest.mark.usefixtures("other_precision")
