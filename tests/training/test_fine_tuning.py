@@ -270,11 +270,11 @@ def test_a_dry_run_shows_what_would_happen_and_writes_nothing(tuning_options, tm
 
 def test_a_dry_run_says_that_the_run_would_be_refused(tuning_options, tmp_path, capsys) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text("{}")
+    (tmp_path / "run" / "run.json").write_text("{}")
     tune(tuning_options(dry_run=True))
     note = capsys.readouterr().out.splitlines()[-1]
     assert note.startswith(f"note: without --dry_run this would be refused: --output_dir {tmp_path / 'run'} already ")
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.json"]
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]
 
 
 def test_a_folder_that_is_taken_is_refused_before_anything(tuning_options, tmp_path) -> None:

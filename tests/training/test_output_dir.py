@@ -22,7 +22,13 @@ def test_somebodys_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "left" / "metrics.jsonl").touch()
     with pytest.raises(InputError, match=r"an interrupted run has left, metrics\.jsonl; delete that, or name another"):
         claim_output_dir(TrainingArguments(output_dir=str(tmp_path / "left")))
-    assert (tmp_path / "README.md").read_text() == "mine"
+    (tmp_path / "README.md").rename(tmp_path / "thesis.docx")
+    (tmp_path / "config.json").touch()  # of something else: no run, and none to resume
+    with pytest.raises(InputError, match="is not empty and would be written over"):
+        claim_output_dir(TrainingArguments(output_dir=str(tmp_path)))
+    with pytest.raises(InputError, match=r"--resume: .* holds no run but config\.json"):
+        claim_output_dir(TrainingArguments(output_dir=str(tmp_path), resume=True))
+    assert (tmp_path / "thesis.docx").read_text() == "mine"
 
 
 def test_a_run_is_refused_unless_resumed(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def _check_output_dir(arguments: TrainingArguments, *, resumes: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--output_dir {folder} is a file; name a folder")
     there = sorted(path.name for path in folder.iterdir() if path.name[0] != ".") if folder.exists() else []
-    if not arguments.resume and {"run.json", "config.json", "checkpoints"} & {*there}:
+    if not arguments.resume and {"run.json", "checkpoints"} & {*there}:
         ways = "add --resume to continue it, or name another folder" if resumes else "name another folder"
         raise InputError(f"--output_dir {folder} already holds a run; {ways}")
     if not arguments.resume and there:
@@ -78,7 +78,7 @@ def _check_output_dir(arguments: TrainingArguments, *, resumes: bool) -> None:
         if there == ["metrics.jsonl"]:
             why = "holds what an interrupted run has left, metrics.jsonl; delete that, or name"
         raise InputError(f"--output_dir {folder} {why} another folder")
-    if "config.json" in there and "checkpoints" not in there:
+    if {"run.json", "config.json"} <= {*there} and "checkpoints" not in there:
         raise InputError(f"--resume: the run in {folder} is finished, with no checkpoint to continue from")
     if there and not _OURS & {*there}:
         raise InputError(
@@ -137,7 +137,7 @@ def check_identity(
 def _differences(name: str, ours: Any, theirs: Any) -> list[str]:
     """What differs between two values, of dictionaries only their parts that do."""
     if not isinstance(ours, dict) or not isinstance(theirs, dict):
-        return [f"{name} is {ours!r} and was {theirs!r}"]
+        return [f"{name} is " + ("of another model" if name == "model_config" else f"{ours!r} and was {theirs!r}")]
     keys = [key for key in sorted({*ours, *theirs}) if ours.get(key) != theirs.get(key)]
     return [each for key in keys for each in _differences(f"{name}.{key}", ours.get(key), theirs.get(key))]
 
