@@ -153,4 +153,5 @@ def check_range(
             continue
         what = " and ".join(f"{words} {limit:,.10g}" for words, limit, _ in limits if math.isfinite(limit))
         plain = {"at least 0": "not be negative", "above 0": "be greater than 0"}
-        raise InputError(f"--{name} must {plain.get(what, f'be {what}')}, got {value}")
+        got = f"{value}{'' if math.isfinite(value) else ', which is not finite'}"
+        raise InputError(f"--{name} must {plain.get(what, f'be {what}')}, got {got}")

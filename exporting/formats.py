@@ -234,7 +234,10 @@ def write_native(*, model: Any, folder: Path, **_: Any) -> Any:
     """The model of transformers that computes the same, without code."""
     if not hasattr(model, "to_native"):
         raise InputError(f"--format native: a {type(model).__name__} is a class of transformers already")
-    native = model.to_native(weights=model.state_dict())
+    try:
+        native = model.to_native(weights=model.state_dict())
+    except ValueError as error:
+        raise InputError(f"--format native: {error}; take --format onnx, or --model as it is") from error
     native.save_pretrained(folder)
     loading.add_old_keys(folder / "config.json")
     return type(native).from_pretrained(folder).eval()

@@ -81,6 +81,7 @@ def test_ranges(limits: dict[str, float], inside: list[Any], outside: list[float
         with pytest.raises(InputError, match=f"--size {says}, got {value}") as raised:
             check_range(Some(size=value), "size", **limits)
         assert raised.value.exit_code == 2
+        assert str(raised.value).endswith(", which is not finite") is not math.isfinite(value)
 
 
 @dataclass
