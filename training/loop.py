@@ -337,8 +337,7 @@ def _finish(run: Run) -> dict[str, float]:
     progress, arguments, output_dir = run.progress, run.arguments, Path(run.arguments.output_dir)
     if math.isnan(run.metrics.get("eval_loss", 0.0)):
         raise NumericsError(
-            f"the held-out loss is not a number after the last step: no model is written to {output_dir}. Try a lower "
-            "--learning_rate or --mixed_precision no"
+            f"the held-out loss is nan after the last step: no model is written to {output_dir}; lower --learning_rate"
         )
     guesses = {**run.work.baseline(), **(run.probe.baseline if run.probe else {})}
     baseline = {f"baseline_{name}": value for name, value in guesses.items()}
