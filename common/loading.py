@@ -227,7 +227,7 @@ def load_model(
     body = "" if loaded.base_model is loaded else f"{loaded.base_model_prefix}."
     if body == "transformer." and any(name.startswith("model.") for name in report["unexpected_keys"]):
         # The head for questions of Llama, Qwen3 and others calls the body by another name than their other heads do.
-        origin = {"trust_remote_code": trust_remote_code, "revision": revision}
+        origin: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": revision}
         loaded.base_model.load_state_dict(load_model(model, auto_class="AutoModel", **origin)[0].state_dict())
         report["missing_keys"] = {name for name in report["missing_keys"] if not name.startswith(body)}
     lacking = sorted(name for name in report["missing_keys"] if name.startswith(body) and "pooler" not in name)

@@ -77,15 +77,12 @@ class RecurringSpans(PackedPrediction):
         self.most = max(1, self.sequence_length // TOKENS_A_QUESTION)
         rows = spread(self.num_examples, _COUNTED_ROWS).tolist()
         self._per_row = sum(int((self.example(row, row)["labels"] != IGNORED).sum()) for row in rows) / len(rows)
-        is_poor, where, held_out = self._per_row < LEAST_SPANS, len(rows), range(self.num_eval_examples)
-        if not is_poor and held_out:
-            is_poor, where = (
-                all((self.eval_example(row)["labels"] == IGNORED).all() for row in held_out),
-                "the held-out",
-            )
-        if is_poor:
+        poor, held_out = f"{len(rows)} rows" if self._per_row < LEAST_SPANS else "", range(self.num_eval_examples)
+        if held_out and not poor and all((self.eval_example(row)["labels"] == IGNORED).all() for row in held_out):
+            poor = "the held-out rows"
+        if poor:
             raise InputError(
-                f"--objective spans: next to no words recur in {where} rows of {self.sequence_length} tokens: give "
+                f"--objective spans: next to no words recur in {poor} of {self.sequence_length} tokens: give "
                 "longer documents, more of them or a longer --sequence_length"
             )
 

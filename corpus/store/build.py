@@ -99,7 +99,7 @@ def _with_held_out(store: TokenStore, arguments: CorpusArguments, tokenizer: Any
     """The store before the documents of --eval_data, if there are any."""
     if not arguments.eval_data:
         return store
-    without = {"corpus": None, "for_file": [], "for_share": None, "for_task": None}
+    without: dict[str, Any] = {"corpus": None, "for_file": [], "for_share": None, "for_task": None}
     text = open_text(replace(arguments, data=arguments.eval_data, **without))
     held_out = _cached_store(text, tokenizer, store.tokenizer_fingerprint)
     if shared := store.shared_documents(held_out):
