@@ -150,7 +150,7 @@ def test_half_a_surrogate_pair_is_not_text(tmp_path: Path) -> None:
 
 def test_rows_of_another_width(tmp_path: Path) -> None:
     assert "a.csv:3: 3 values" in failure(write(tmp_path / "a.csv", "text,label\na,b\na,b,c\n"))
-    assert "a.tsv:2: 1 values" in failure(write(tmp_path / "a.tsv", "text\tlabel\na\n"))
+    assert "a.tsv:2: 1 value where" in failure(write(tmp_path / "a.tsv", "text\tlabel\na\n"))
 
 
 def test_broken_csv_and_parquet(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def main() -> None:
     output_dir, last = Path(sys.argv[1]), int(sys.argv[2])
     torch.set_num_threads(1)
     model = make_model(hidden_size=32)
-    optimizers = OPTIMIZERS["adamw"].make(model, TrainingArguments())
+    optimizers = OPTIMIZERS["adamw"].make(model, TrainingArguments(learning_rate=1e-3))
     ids = torch.arange(5, 17).reshape(1, 12)
     model(input_ids=ids, labels=ids).loss.backward()
     optimizers[0].step()

@@ -211,7 +211,9 @@ def test_an_update_waits_once(optimizer: str, loss_scale: float, monkeypatch: py
         step()
 
     model = model_for("clm")
-    optimizers = OPTIMIZERS[optimizer].make(model, TrainingArguments(optimizer=optimizer, max_steps=4))
+    optimizers = OPTIMIZERS[optimizer].make(
+        model, TrainingArguments(optimizer=optimizer, learning_rate=1e-3, max_steps=4)
+    )
     ids = torch.randint(5, 72, (4, 12))
     for _ in range(2):
         (loss := model(input_ids=ids, labels=ids).loss).backward()
