@@ -59,14 +59,19 @@ CLAIMS: dict[str, list[str]] = {
         "{tokenizer_speed[summary][encoding][sentencepiece][ratio]:.2f}",
         "500 labels: accuracy | {soup-tried[rows][0][without a model]} | "
         "{soup-tried[rows][0][first weights]} | {soup-tried[rows][0][mean of three runs]} |",
-        "the same, 3,440 labels | {soup-tried[rows][2][without a model]} | {soup-tried[rows][2][first weights]} | "
-        "{soup-tried[rows][2][mean of three runs]} |",
-        "right, two random splits | {questions-tried[rows][12][exact match, today's rule]}, "
-        "{questions-tried[rows][14][exact match, today's rule]} | "
-        "{questions-tried[rows][2][exact match, today's rule]}, "
-        "{questions-tried[rows][4][exact match, today's rule]} | "
-        "{questions-tried[rows][1][exact match, today's rule]}, "
-        "{questions-tried[rows][3][exact match, today's rule]} |",
+        "the same, 3,440 labels | {transfer-own-text[models][runs/own_text][1][words]:.3f} | "
+        "{transfer-own-text[models][runs/own_text][1][first_weights][0]:.3f} ± "
+        "{transfer-own-text[models][runs/own_text][1][first_weights][1]:.3f} | "
+        "{transfer-own-text[models][runs/own_text][1][pretrained][0]:.3f} ± "
+        "{transfer-own-text[models][runs/own_text][1][pretrained][1]:.3f} |",
+        "the default of a parameter: F1 | {transfer-own-text[models][runs/own_text][2][words]:.3f} | "
+        "{transfer-own-text[models][runs/own_text][2][first_weights][0]:.3f} ± "
+        "{transfer-own-text[models][runs/own_text][2][first_weights][1]:.3f} | "
+        "{transfer-own-text[models][runs/own_text][2][pretrained][0]:.3f} ± "
+        "{transfer-own-text[models][runs/own_text][2][pretrained][1]:.3f} |",
+        "model has {transfer-own-text[models][runs/own_text][0][pretrained][0]:.3f} ± "
+        "{transfer-own-text[models][runs/own_text][0][pretrained][1]:.3f} and TF-IDF "
+        "{transfer-own-text[models][runs/own_text][0][words]:.3f}: level",
         "TF-IDF has {transfer-curve[models][runs/novels_20_minutes][3][words]:.3f}, it is at "
         "{transfer-curve[models][runs/novels_5_minutes][3][pretrained][0]:.3f} ± "
         "{transfer-curve[models][runs/novels_5_minutes][3][pretrained][1]:.3f} after 5 minutes, "
@@ -104,8 +109,8 @@ CLAIMS: dict[str, list[str]] = {
         "minutes of training, the held-out loss of a native ModernBERT that was tuned and trained with Muon for "
         "{time_to_loss-amx[summary][compared][0][its minutes]:.0f}, in one seed and at the rate that "
         "was best in runs of one minute (",
-        "one run has {soup-tried[rows][0][one run]} and {soup-tried[rows][2][one run]}.",
-        "learned from these too has {soup-tried[rows][0][taught]}.",
+        "one run has {soup-tried[rows][0][one run]}.",
+        "learned from these too has {soup-tried[rows][0][taught]} (",
         "an older encoder from {soup-tried[rows][4][mean of three runs]} to {soup-tried[rows][4][taught]} (",
         "the model alone has {search-tried[rows][7][MRR at 10]} (",
         "an encoder that does has a held-out loss of {distillation-tried[rows][7][held-out loss]}, "
