@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import distributions
 from multiprocessing import get_context
 from pathlib import Path
@@ -210,6 +211,13 @@ def short_hash(*parts: Any) -> str:
         data = part if isinstance(part, bytes) else str(part).encode()
         digest.update(f"{len(data)} ".encode() + data)
     return digest.hexdigest()[:16]
+
+
+@cache
+def hash_files(*paths: Path) -> str:
+    """The same for files, and those in folders."""
+    every = [it for path in paths for it in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    return short_hash(*(file.read_bytes() for file in every))
 
 
 def describe_machine() -> dict[str, Any]:

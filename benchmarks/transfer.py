@@ -4,6 +4,7 @@
     python benchmarks/transfer.py --models runs/model runs/other --seeds 0,1,2          # first weights are shared
     python benchmarks/transfer.py --models runs/model --only sst2_100 wnut17 --steps 5  # a laptop, a minute
     python benchmarks/transfer.py --work_dir runs/sensor --only classification          # own_text.jsonl to pretrain on
+    python benchmarks/transfer.py --models runs/model --train_files labels.csv --eval_file held_out.csv     # your task
 
 A model, be it encoder, decoder or encoder-decoder, gets the tasks that its shape can do. A run is the recipe with its
 default options (`TASKS` has the exceptions) but for the weights: those of the last step, or the mean of three runs
@@ -24,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial, reduce
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -31,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import transformers
-from harness import DATA, LONG, Kept, at_once, begin, make_parser, run_recipe, short_hash, shown, table
+from harness import DATA, LONG, Kept, at_once, begin, hash_files, make_parser, run_recipe, short_hash, shown, table
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -43,6 +45,7 @@ from lacuna.corpus import builtin_classification, builtin_documents, read_labell
 from lacuna.evaluation.language_model import AUTO_CLASSES, find_kind
 from lacuna.tasks.base.models import load_base
 from lacuna.tasks.base.rows import stratified_split, write_rows
+from lacuna.tasks.classification.task import Classification
 
 HELD_OUT_ARTICLES, QUESTIONS = 10, {"train": 3000, "eval": 1000}  # of SQuAD: the last ones; drawn with seed 0
 LONGEST = 700  # characters of its paragraphs; all would take half as long again
@@ -61,6 +64,7 @@ class Task:
     files: tuple[str, ...] = ()  # in the order of `FILES`, or a suite's data; --data and --work_dir are filled in
     options: dict[str, Any] = field(default_factory=dict)
     best: float = 1  # the score of a model that is always right
+    vectors: bool = True  # whether those of the novels are tried, where it is linear
 
 
 FILES = ("train_file", "eval_file", "train_target_file", "eval_target_file")
@@ -92,6 +96,18 @@ TASKS = {
 }
 SUITES, LINEAR = {"minimal_pairs", "bits_per_byte"}, {"classification", "probe"}
 CANNOT = {"encoder": {"seq2seq"}, "decoder": {"seq2seq"}, "encoder-decoder": {"token_classification", *SUITES}}
+
+
+def own_tasks(train_files: Sequence[str], eval_file: str, *, seeds: Sequence[int]) -> dict[str, Task]:
+    """A classification for each file of labels (with {seed} for each seed's), as its recipe does it by default."""
+    counts = {file: len(read_labelled(file.format(seed=seeds[0]))) for file in train_files}
+    few = Classification.blended_rows
+    return {
+        Path(file).stem: Task(
+            f"your own, {count:,} labels", *LABELS, (file, eval_file), BLEND if count <= few else {}, vectors=False
+        )
+        for file, count in counts.items()
+    }
 
 
 class Estimate(NamedTuple):
@@ -144,7 +160,10 @@ def row_of(
     scores = {kind: {seed: result["score"] for seed, result in by.items()} for kind, by in found.items()}
     errors = {kind: next((result.get("error") for result in by.values()), None) for kind, by in found.items()}
     row = {"name": name, "task": task.what, "metric": some.get("metric", task.metric), "held_out": some["held_out"]}
-    row |= {"seeds": len(scores["pretrained"]), "guess": some.get("guess"), "words": some.get("words")}
+    row |= {"seeds": len(scores["pretrained"])}
+    for key in ("guess", "words"):  # which differ where each seed has labels of its own
+        known = [result[key] for result in found["pretrained"].values() if key in result]
+        row[key] = estimate(known) if len({*known}) > 1 else next(iter(known), None)
     row |= {"skip_gram": skip_gram and skip_gram["score"]}
     row |= dict.fromkeys(("first_weights", "pretrained", "gained", "share"))  # the order of columns
     row |= {kind: estimate(list(by.values()), error=errors[kind]) for kind, by in scores.items() if by}
@@ -299,45 +318,46 @@ class Benchmark:
         self.work.mkdir(parents=True, exist_ok=True)
         self.models = [Pretrained(name) for name in options.models]
         self.novels = tuple(sorted((self.data / "novels").glob("*.txt"))) if find_spec("gensim") else ()
-        self.files: dict[str, dict[str, Path]] = {}
-        self.contents: dict[str, str] = {}
         self.parts: list[dict[str, Any]] = []
         try:
             write_parts(self.data, self.work, only=options.only)
-            for name in options.only:
-                paths = [Path(path.format(data=self.data, work=self.work)) for path in TASKS[name].files]
-                self.files[name] = dict(zip(("data",) if TASKS[name].recipe in SUITES else FILES, paths, strict=False))
-                whole = [it for path in paths for it in (sorted(path.iterdir()) if path.is_dir() else [path])]
-                self.contents[name] = short_hash(*(file.read_bytes() for file in whole))
+            for name, seed in product(options.only, options.seeds):
+                hash_files(*self.files(name, seed).values())
         except FileNotFoundError as error:
             raise SystemExit(f"--data {self.data} has no {error.filename}; leave its task out with --only") from error
 
+    def files(self, name: str, seed: int) -> dict[str, Path]:
+        """What a task reads, by option."""
+        task, places = TASKS[name], {"data": self.data, "work": self.work, "seed": seed}
+        options = ("data",) if task.recipe in SUITES else FILES
+        return dict(zip(options, (Path(path.format(**places)) for path in task.files), strict=False))
+
     def prepare(self) -> None:
         """Make what several tasks need, before they run at once."""
-        for model in self.models:
-            for seed in self.options.seeds:
-                model.first(self.work, seed)
-        if self.novels and any(TASKS[name].recipe in LINEAR for name in self.options.only):
+        for model, seed in product(self.models, self.options.seeds):
+            model.first(self.work, seed)
+        if self.novels and any(TASKS[name].recipe in LINEAR and TASKS[name].vectors for name in self.options.only):
             word_vectors(self.novels, self.work)
 
-    def result(self, name: str, weights: str, work: Callable[[], dict[str, Any]], **options: Any) -> Any:
+    def result(self, name: str, draw: int, weights: str, work: Callable[[], dict[str, Any]], **options: Any) -> Any:
         """What came of a task with these weights and options, made now if it is not there; None if it must not be."""
-        settings = {"task": name, "weights": weights, "files": self.contents[name], "options": options}
+        files = hash_files(*self.files(name, draw).values())
+        settings = {"task": name, "weights": weights, "files": files, "options": options}
         parts = self.kept.find(settings)[-1:]
         if not self.options.report_only:
             parts = [self.kept.get(f"{name}-{weights}", settings, work)]
         self.parts += [part for part in parts if part not in self.parts]
         return parts[0]["result"] if parts else None
 
-    def measure(self, name: str, model: Pretrained, seed: int | None, options: dict[str, Any]) -> dict[str, Any]:
-        """One run from the model, or with a seed from first weights: scores from 0 to 1, and of how many rows."""
-        task, folder = TASKS[name], model.folder if seed is None else model.first(self.work, seed)
+    def measure(self, name: str, draw: int, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+        """One run from the weights of a folder: scores from 0 to 1, and of how many rows."""
+        task, files = TASKS[name], self.files(name, draw)
         if task.recipe == "probe":
-            done = linear_score(partial(mean_states, folder), self.files[name])
+            done = linear_score(partial(mean_states, folder), files)
             return done | {"error": row_error(done["score"], done["held_out"])}
         out = self.work / "runs" / f"{name}-{folder.name}-{options.get('seed', '')}"
         shutil.rmtree(out, ignore_errors=True)
-        given = {"model": folder, **self.files[name], **options}
+        given = {"model": folder, **files, **options}
         if task.recipe in SUITES:
             given |= {"suite": task.recipe, "output_file": out / "results.json"}
             done = run_recipe("evaluate_language_model", given)
@@ -365,15 +385,16 @@ class Benchmark:
         for seed in self.options.seeds:
             trained = task.recipe not in {"probe", *SUITES}
             options = {**task.options, **limit, "seed": 10 * seed} if trained else task.options
-            starts = {"first_weights": (f"{model.architecture}-seed{seed}", seed), "pretrained": (model.weights, None)}
-            for kind, (weights, first) in list(starts.items())[task.recipe in SUITES :]:  # first weights only guess
-                work = partial(self.measure, name, model, first, options)
-                if result := self.result(name, weights, work, **options):
+            starts = {"first_weights": (f"{model.architecture}-seed{seed}", model.first(self.work, seed))}
+            starts |= {"pretrained": (model.weights, model.folder)}
+            for kind, (weights, folder) in list(starts.items())[task.recipe in SUITES :]:  # first weights only guess
+                work = partial(self.measure, name, seed, folder, options)
+                if result := self.result(name, seed, weights, work, **options):
                     found[kind][seed] = result
         skip_gram = None
-        if self.novels and task.recipe in LINEAR:
-            work = lambda: linear_score(word_vectors(self.novels, self.work), self.files[name])  # noqa: E731
-            skip_gram = self.result(name, "skip-gram", work)
+        if self.novels and task.recipe in LINEAR and task.vectors:
+            work = lambda: linear_score(word_vectors(self.novels, self.work), self.files(name, 0))  # noqa: E731
+            skip_gram = self.result(name, 0, "skip-gram", work)
         return row_of(name, found, skip_gram) if found["pretrained"] else {}
 
 
@@ -387,33 +408,39 @@ def main() -> None:
         ("data", str(DATA), "folder with sst2, wnut17, squad, multi30k, blimp and novels"),
         *LONG,
     )
-    parser.add_argument(
-        "--models", nargs="*", default=[], metavar="FOLDER", help="pretrained models; without: write files of tasks"
-    )
+    models = "pretrained models; without: write files of tasks"
+    for name, what in ("models", models), ("train_files", "labels of your own instead; {seed}: for each of --seeds"):
+        parser.add_argument(f"--{name}", nargs="*", default=[], metavar="PATH", help=what)
+    parser.add_argument("--eval_file", help="other rows of the same kind, by which --train_files are judged")
     options = parser.parse_args()
+    if options.train_files:
+        named = [file.format(seed=seed) for file in options.train_files for seed in options.seeds]
+        if missing := [file for file in (*named, options.eval_file or "") if not Path(file).is_file()]:
+            parser.error(f"--train_files and --eval_file: there is no file {missing[0]!r}")
+        TASKS.update(own := own_tasks(options.train_files, options.eval_file, seeds=options.seeds))
+        options.only = [*own]
     report, benchmark = begin(options), Benchmark(options)
     if not options.models:
         return print(f"wrote what the tasks read to {options.work_dir}")
-    models: dict[str, list[dict[str, Any]]] = {model.name: [] for model in benchmark.models}
+    found: dict[str, list[dict[str, Any]]] = {model.name: [] for model in benchmark.models}
     if not options.report_only:
         benchmark.prepare()
     tasks = [(model, name) for model in benchmark.models for name in options.only]
     for (model, _), row in zip(tasks, at_once(benchmark.row, tasks), strict=True):
-        models[model.name] += filter(None, [row])
-    report.body |= {"models": models, "mean_share": {name: mean_share(rows) for name, rows in models.items()}}
+        found[model.name] += filter(None, [row])
+    report.body |= {"models": found, "mean_share": {name: mean_share(rows) for name, rows in found.items()}}
     parts = benchmark.parts
     report.body["core_minutes"] = minutes = round(sum(part["seconds"] for part in parts) / 60)
     line = (
         "Scores are from 0 to 1, bits per byte aside. After ± stands the standard error: over --seeds where there are "
         "several, else over the three runs whose mean of weights it is, neither with that of the held-out rows, which "
         "are the same for all (0.015 for 872), else that of the held-out rows. The share is (pretrained - first "
-        "weights) / (1 - first weights); in its mean, tasks without an error count as "
-        f"exact. {len(parts)} runs, several at once, took {minutes} minutes "
-        f"together, at {', '.join(sorted({part['commit'] for part in parts}))}."
+        "weights) / (1 - first weights); in its mean, tasks without an error count as exact. "
+        f"{len(parts)} runs took {minutes} core minutes, at {', '.join(sorted({part['commit'] for part in parts}))}."
     )
     report.body["pretraining"] = stories = {model.name: model.story() for model in benchmark.models}
-    lines = [line, "", *side_by_side(models)]
-    for name, rows in models.items():
+    lines = [line, "", *side_by_side(found)]
+    for name, rows in found.items():
         told = ", ".join(f"{fact} {shown(value)}" for fact, value in stories[name].items())
         lines += [f"## {name}", "", told, "", *lines_of(rows)]
     report.write("What pretraining pays", lines)

@@ -85,8 +85,6 @@ class LacunaConfig(PreTrainedConfig):
         embedding_norm: normalise the embeddings. With pre-norm the first attention then has no norm of its own.
         qk_norm: normalise queries and keys per head, before positions are applied.
         attention_score: `"scaled_dot_product"` (https://arxiv.org/abs/1706.03762), or `"dot_product"` as it is.
-        final_logit_softcapping: logits over the vocabulary become `c * tanh(logits / c)`
-            (https://arxiv.org/abs/2408.00118). None: left as they are.
         position_type: `"learned"`, `"sinusoidal"` (https://arxiv.org/abs/1706.03762, section 3.5), `"rotary"`
             (https://arxiv.org/abs/2104.09864) or `"none"`.
         max_position_embeddings: number of learned positions; for others the length of pretraining.
@@ -120,8 +118,6 @@ class LacunaConfig(PreTrainedConfig):
             branches (Radford et al. 2019, section 2.3). `"truncated_normal"`: depth-scaled, cut at three standard
             deviations, and the last projection of task heads with hidden_size^-0.5 (ModernBERT). `"xavier_uniform"`:
             Glorot and Bengio 2010, equation 16, and token embeddings with hidden_size^-0.5 (the 2017 model).
-        zero_init_residual: those output projections start at zero, so that every block starts as the identity
-            (https://arxiv.org/abs/1901.09321).
         initializer_range: standard deviation of the normal distributions above.
         use_cache: whether a decoder returns keys and values for generation.
         pad_token_id, bos_token_id, eos_token_id, cls_token_id, sep_token_id: by default, of tokenizers trained here.
@@ -152,7 +148,6 @@ class LacunaConfig(PreTrainedConfig):
     embedding_norm: bool = True
     qk_norm: bool = False
     attention_score: Literal["scaled_dot_product", "dot_product"] = "scaled_dot_product"
-    final_logit_softcapping: float | int | None = None
     position_type: Literal["learned", "sinusoidal", "rotary", "none"] = "rotary"
     max_position_embeddings: int = 8192
     position_offset: int = 0
@@ -180,7 +175,6 @@ class LacunaConfig(PreTrainedConfig):
     classifier_dropout: float | int | None = None
     tie_word_embeddings: bool = True
     initialization: Literal["normal", "depth_scaled", "truncated_normal", "xavier_uniform"] = "depth_scaled"
-    zero_init_residual: bool = False
     initializer_range: float | int = 0.02
     use_cache: bool = True
     pad_token_id: int | None = 0
@@ -395,9 +389,6 @@ class LacunaConfig(PreTrainedConfig):
             value = getattr(self, name)
             if value is not None and not 0 <= value < self.vocab_size:
                 yield f"{name}={value} is outside the vocabulary of {self.vocab_size}"
-        cap = self.final_logit_softcapping
-        if cap is not None and not cap > 0:
-            yield f"final_logit_softcapping={cap} must be positive, or None"
 
     def _wrong_parts(self) -> Iterator[str]:
         problems = (None, "regression", "single_label_classification", "multi_label_classification")

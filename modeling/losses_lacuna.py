@@ -114,7 +114,6 @@ def linear_cross_entropy(
     *,
     weight: Tensor,
     bias: Tensor | None,
-    cap: float | None,
     num_items: int | Tensor | None = None,
     target_positions: Tensor | None = None,
     score: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]] | None = None,
@@ -124,14 +123,13 @@ def linear_cross_entropy(
     Args:
         hidden_states, labels, target_positions: as in `chunked_cross_entropy`.
         weight, bias: [V, C], and [V] or None.
-        cap: of the logits, see `LacunaLanguageModel.project`.
         score: `score_targets`, or what a compiler made of it.
     """
     states, targets = _to_predict(
         hidden_states, as_classes(labels), vocab_size=weight.shape[0], positions=target_positions
     )
     try:
-        total = LinearCrossEntropy.apply(states, targets, weight, bias, cap, score or score_targets)
+        total = LinearCrossEntropy.apply(states, targets, weight, bias, score or score_targets)
     except (IndexError, RuntimeError):
         refuse_outside(targets, name="labels", limit=weight.shape[0], field="vocab_size", ignored=IGNORED)
         raise
@@ -155,27 +153,24 @@ def _to_predict(
 
 
 def score_targets(
-    states: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None, cap: float | None
+    states: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Summed cross-entropy of some tokens, and its gradients, from one set of logits that nobody else sees.
 
-    Of states [N, C], labels [N], -100 where nothing is to be predicted, weight [V, C] and bias [V] or None; `cap`: see
-    `LacunaLanguageModel.project`. Returns the sum, float32, and its gradients for states, weight and bias.
+    Of states [N, C], labels [N] (-100: nothing is to be predicted), weight [V, C], bias [V] or None. Returns the sum,
+    float32, and its gradients for states, weight and bias.
     """
     logits = states @ weight.t()
     if bias is not None:  # apart from the product, which would first write it to every row of its result
         logits = logits.add_(bias)
-    capped = logits if cap is None else cap * torch.tanh(logits / cap)
     is_target = (labels != IGNORED).unsqueeze(1)
     targets = labels.unsqueeze(1).masked_fill(~is_target, 0)
-    gradient = torch.log_softmax(capped, dim=-1, dtype=torch.float32)
+    gradient = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
     nats = -gradient.gather(1, targets).masked_fill(~is_target, 0.0).sum()
     if torch.compiler.is_compiling():  # a comparison is fused with what is around it; eagerly it would be a table
         gradient = gradient.exp() - (torch.arange(weight.shape[0], device=labels.device) == targets)
     else:
         gradient = gradient.exp_().scatter_add_(1, targets, gradient.new_full((1, 1), -1.0).expand_as(targets))
-    if cap is not None:
-        gradient = gradient * (1 - (capped.float() / cap).square())
     gradient = gradient.to(states.dtype).masked_fill_(~is_target, 0.0)
     of_bias = None if bias is None else gradient.sum(0, dtype=torch.float32)
     return nats, gradient @ weight, gradient.t() @ states, of_bias
@@ -195,7 +190,6 @@ class LinearCrossEntropy(torch.autograd.Function):
         labels: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        cap: float | None,
         score: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]],
     ) -> Tensor:
         """States [N, C], labels [N], weight [V, C], bias [V] -> the sum, float32; `score` is a `score_targets`."""
@@ -204,10 +198,10 @@ class LinearCrossEntropy(torch.autograd.Function):
         offset = None if bias is None else bias.to(dtype)
         rows = _rows_of_chunk(inputs, weight.shape[0])
         chunks = list(zip(inputs.split(rows), labels.split(rows), strict=True))
-        total, *found = score(*chunks[0], table, offset, cap)
+        total, *found = score(*chunks[0], table, offset)
         of_states = [found[0]]
         for number, (chunk, targets) in enumerate(chunks[1:]):
-            nats, *gradients = score(chunk, targets, table, offset, cap)
+            nats, *gradients = score(chunk, targets, table, offset)
             total += nats
             of_states.append(gradients[0])
             # Many small numbers are added up in float32; those of one chunk were, by the product that made them.
@@ -226,7 +220,7 @@ class LinearCrossEntropy(torch.autograd.Function):
             for gradient, dtype in zip((of_states, of_weight), ctx.dtypes, strict=True)
         )
         of_bias = None if of_bias is None else (of_bias * gradients[0]).to(ctx.dtypes[1])
-        return of_states, None, of_weight, of_bias, None, None
+        return of_states, None, of_weight, of_bias, None
 
 
 def find_targets(

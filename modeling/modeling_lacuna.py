@@ -223,9 +223,7 @@ class LacunaPreTrainedModel(PreTrainedModel):
         super()._init_weights(module)
         config, std = self.config, self.config.initializer_range
         # By the class of each projection: the library passes over modules of remote code that hold no tensor directly.
-        if isinstance(module, LacunaOutputProjection) and config.zero_init_residual:
-            init.zeros_(module.weight)
-        elif isinstance(module, DEPTH_SCALED.get(config.initialization, ())):
+        if isinstance(module, DEPTH_SCALED.get(config.initialization, ())):
             self._draw(module.weight, std * self.residual_branches() ** -0.5)
         elif isinstance(module, LacunaClassifier) and config.initialization == "truncated_normal":
             self._draw(module.weight, config.hidden_size**-0.5)
@@ -667,12 +665,6 @@ class LacunaLanguageModel(LacunaPreTrainedModel):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self._tied_weights_keys = {"lm_head.weight": f"model.{config.stacks[0]}.embeddings.embed_tokens.weight"}
 
-    def project(self, hidden_states: Tensor) -> Tensor:
-        """Logits [..., V] of hidden states [..., C], capped if the configuration says so."""
-        logits = self.lm_head(hidden_states)
-        cap = self.config.final_logit_softcapping
-        return logits if cap is None else cap * torch.tanh(logits / cap)
-
     def predict(
         self,
         hidden_states: Tensor,
@@ -691,7 +683,7 @@ class LacunaLanguageModel(LacunaPreTrainedModel):
             target_positions: see `find_targets`; only with `skip_logits`.
         """
         if labels is None or not skip_logits:
-            logits = self.project(hidden_states)
+            logits = self.lm_head(hidden_states)
             if labels is None:
                 return logits, None
             return logits, cross_entropy(logits, labels, num_items=num_items, is_checked=is_checked)
@@ -700,9 +692,9 @@ class LacunaLanguageModel(LacunaPreTrainedModel):
         # Gradients that are made in the forward pass know nothing of a loss scale, without which fp16 overflows.
         is_fp16 = compute_dtype(hidden_states) == torch.float16
         if is_plain_linear(head) and not is_fp16 and not torch.compiler.is_compiling():
-            options |= {"weight": head.weight, "bias": head.bias, "cap": self.config.final_logit_softcapping}
+            options |= {"weight": head.weight, "bias": head.bias}
             return None, linear_cross_entropy(hidden_states, labels, score=self.score_targets, **options)
-        options |= {"project": self.project, "vocab_size": self.config.vocab_size}
+        options |= {"project": head, "vocab_size": self.config.vocab_size}
         return None, chunked_cross_entropy(hidden_states, labels, **options)
 
     def predict_next(

@@ -150,11 +150,11 @@ _EVERY = {
     **same("vocab_size", "tie_word_embeddings", "pad_token_id", "bos_token_id", "eos_token_id"),
     **only(hybrid=False, question_aware=False),  # natively every head of a decoder hides the future
     **only(num_key_value_heads=None, head_dim=None, qk_norm=False, attention_score="scaled_dot_product"),
-    **only(final_logit_softcapping=None, position_offset=0, scale_embedding=False, rope_parameters=None),
+    **only(position_offset=0, scale_embedding=False, rope_parameters=None),
     **only(layer_types=None, num_decoder_layers=None, decoder_layer_types=None),
     **only("no layer slides", sliding_window=None),
     **only(_TRAINS, freeze_padding=True, embedding_dropout=0.0, hidden_dropout=0.0, activation_dropout=0.0),
-    **only(_STARTS, zero_init_residual=False, initialization="normal"),
+    **only(_STARTS, initialization="normal"),
     **only("only an encoder-decoder starts with it", decoder_start_token_id=None),
     **only("it is for tokenizers", cls_token_id=None, sep_token_id=None),
     **only("there is no prediction head", prediction_bias=False, prediction_act=None),

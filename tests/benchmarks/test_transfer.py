@@ -230,6 +230,28 @@ def test_it_fine_tunes_measures_and_reports(stand_ins: Path, tmp_path: Path) -> 
     assert path.with_suffix(".md").read_text().partition("Machine")[0] == table
 
 
+def test_labels_of_ones_own(tmp_path: Path) -> None:
+    for count in (5000, 5001):
+        lines = "".join(json.dumps({"text": str(number), "label": number % 2}) + "\n" for number in range(count))
+        (tmp_path / f"of-{count}.jsonl").write_text(lines)
+    files = [str(tmp_path / name) for name in ("of-{seed}.jsonl", "of-5001.jsonl")]
+    few, many = transfer.own_tasks(files, "held_out.jsonl", seeds=[5000, 7]).values()
+    assert (few.what, few.recipe, few.metric) == ("your own, 5,000 labels", "classification", "accuracy")
+    assert few.files == (files[0], "held_out.jsonl") and not few.vectors, "novels are not one's own text"
+    assert (few.options, many.options) == (transfer.BLEND, {})
+    for words, why in (([], "no file ''"), (["--eval_file", "no.csv"], "no file 'no.csv'")):
+        refused = run("benchmarks/transfer.py", "--train_files", files[1], *words, timeout=100)
+        assert refused.returncode == 2 and why in refused.stderr
+
+
+def test_words_of_several_draws_are_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(transfer.TASKS, "own", transfer.Task("own", *transfer.LABELS))
+    result = {"score": 0.6, "guess": 0.1, "held_out": 9}
+    found = {"first_weights": {}, "pretrained": {0: {**result, "words": 0.5}, 1: {**result, "words": 0.7}}}
+    row = transfer.row_of("own", found)
+    assert row["guess"] == 0.1 and row["words"] == (pytest.approx(0.6), pytest.approx(0.1)), "the error over draws"
+
+
 @pytest.mark.parametrize(
     ("task", "rows", "blends"),
     [(Classification, 5000, True), (Classification, 5001, False), (TokenClassification, 5000, True),

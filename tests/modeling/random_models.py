@@ -99,7 +99,6 @@ def configurations(draw: Any, shapes: tuple[str, ...] = SHAPES, **fixed: Any) ->
         "embedding_norm": pick("embedding_norm", True, False),
         "qk_norm": qk_norm,
         "attention_score": pick("attention_score", "scaled_dot_product", "dot_product"),
-        "final_logit_softcapping": pick("final_logit_softcapping", None, 2.5, 30),
         "position_type": position_type,
         "position_offset": pick("position_offset", 0, 2) if position_type == "learned" else 0,
         "max_position_embeddings": LONGEST,

@@ -43,7 +43,6 @@ OWN = {
             "decoder_layer_types names 1 layers and num_decoder_layers is 2",
         ),
         ({"position_offset": 2}, "position_offset=2 is for position_type='learned', not 'rotary'"),
-        ({"final_logit_softcapping": 0.0}, "final_logit_softcapping=0.0 must be positive"),
         ({"attention_score": "cosine"}, "attention_score"),
         ({"initialization": "kaiming"}, "initialization"),
         ({"prediction_act": "tanhh"}, "prediction_act='tanhh' is not known; did you mean 'tanh'"),

@@ -499,7 +499,6 @@ def test_presets_leave_as_their_family(family: str) -> None:
 
 OTHER_VALUES = {
     "initialization": "xavier_uniform",
-    "zero_init_residual": True,
     "embedding_dropout": 0.3,
     "hidden_dropout": 0.3,
     "activation_dropout": 0.3,
@@ -544,7 +543,6 @@ PATTERN = ["sliding_attention", "full_attention"]
 REFUSED = [
     ("bert", {"qk_norm": True}, "qk_norm=True"),
     ("bert", {"type_vocab_size": 0}, "type_vocab_size=0"),
-    ("bert", {"final_logit_softcapping": 30.0}, "final_logit_softcapping=30.0"),
     ("bert", {"attention_score": "dot_product"}, "attention_score='dot_product'"),
     ("bert", {"position_type": "sinusoidal"}, "position_type='sinusoidal'"),
     ("bert", {"num_key_value_heads": 2}, "num_key_value_heads=2"),

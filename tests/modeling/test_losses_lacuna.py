@@ -22,10 +22,9 @@ def make(*, with_bias: bool, targets: int = 20, dtype: torch.dtype = torch.float
     return {"states": states, "labels": labels, "weight": weight, "bias": bias if with_bias else None}
 
 
-def project(given: dict[str, Any], cap: float | None, states: Tensor | None = None) -> Tensor:
+def project(given: dict[str, Any], states: Tensor | None = None) -> Tensor:
     """Logits by the book."""
-    logits = nn.functional.linear(given["states"] if states is None else states, given["weight"], given["bias"])
-    return logits if cap is None else cap * torch.tanh(logits / cap)
+    return nn.functional.linear(given["states"] if states is None else states, given["weight"], given["bias"])
 
 
 def found(loss: Tensor, given: dict[str, Any]) -> list[Tensor]:
@@ -35,19 +34,18 @@ def found(loss: Tensor, given: dict[str, Any]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("cap", [None, 3.0])
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
 def test_loss_and_gradients_are_those_of_the_plain_way(
-    with_bias: bool, cap: float | None, chunk: int, monkeypatch: pytest.MonkeyPatch
+    with_bias: bool, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(losses_lacuna, "_CHUNK_LOGITS", chunk * VOCAB)
     given = make(with_bias=with_bias)
     ours = linear_cross_entropy(
-        given["states"], given["labels"], weight=given["weight"], bias=given["bias"], cap=cap, num_items=5
+        given["states"], given["labels"], weight=given["weight"], bias=given["bias"], num_items=5
     )
-    plain = cross_entropy(project(given, cap), given["labels"], num_items=5)
+    plain = cross_entropy(project(given), given["labels"], num_items=5)
     general = chunked_cross_entropy(
-        given["states"], given["labels"], project=lambda states: project(given, cap, states), vocab_size=VOCAB,
+        given["states"], given["labels"], project=lambda states: project(given, states), vocab_size=VOCAB,
         num_items=5,
     )  # fmt: skip
     expected = found(plain, given)
@@ -65,7 +63,7 @@ def test_a_gpu_makes_more_logits_at_a_time() -> None:
 def test_without_a_target_nothing_is_learned() -> None:
     given = make(with_bias=True)
     labels = torch.full_like(given["labels"], IGNORED)
-    loss = linear_cross_entropy(given["states"], labels, weight=given["weight"], bias=given["bias"], cap=None)
+    loss = linear_cross_entropy(given["states"], labels, weight=given["weight"], bias=given["bias"])
     assert [float(tensor.abs().sum()) for tensor in found(loss, given)] == [0.0] * 4
 
 
@@ -73,9 +71,7 @@ def test_what_goes_back_is_scaled_by_what_comes_back() -> None:
     given = make(with_bias=True, dtype=torch.float32)
 
     def loss(factor: float) -> list[Tensor]:
-        made = linear_cross_entropy(
-            given["states"], given["labels"], weight=given["weight"], bias=given["bias"], cap=None
-        )
+        made = linear_cross_entropy(given["states"], given["labels"], weight=given["weight"], bias=given["bias"])
         return found(factor * made, given)
 
     for once, thrice in zip(loss(1.0), loss(3.0), strict=True):
@@ -87,7 +83,7 @@ def test_in_bf16_gradients_of_many_chunks_are_added_in_float32(monkeypatch: pyte
     exact = found(cross_entropy(project(given, None), given["labels"]), given)
     monkeypatch.setattr(losses_lacuna, "_CHUNK_LOGITS", 10 * VOCAB)
     with torch.autocast("cpu", torch.bfloat16):
-        loss = linear_cross_entropy(given["states"], given["labels"], weight=given["weight"], bias=None, cap=None)
+        loss = linear_cross_entropy(given["states"], given["labels"], weight=given["weight"], bias=None)
     ours = found(loss, given)
     assert ours[2].dtype == torch.float32
     for mine, theirs in zip(ours, exact, strict=True):
@@ -98,7 +94,7 @@ def test_a_label_outside_the_vocabulary_is_named() -> None:
     given = make(with_bias=False)
     given["labels"][1] = VOCAB
     with pytest.raises(ValueError, match=f"labels contains {VOCAB}, and vocab_size={VOCAB} allows"):
-        linear_cross_entropy(given["states"], given["labels"], weight=given["weight"], bias=None, cap=None)
+        linear_cross_entropy(given["states"], given["labels"], weight=given["weight"], bias=None)
 
 
 class Projection(nn.Linear):
@@ -112,7 +108,7 @@ def test_models_make_the_same_loss_without_logits(head: Any, is_plain: bool) -> 
     family = "modernbert" if head is LacunaForMaskedLM else "qwen3"
     config = LacunaConfig.from_family(
         family, vocab_size=64, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
-        head_dim=8, intermediate_size=24, final_logit_softcapping=4.0,
+        head_dim=8, intermediate_size=24,
     )  # fmt: skip
     model = head(config).train()
     if not is_plain:

@@ -22,8 +22,7 @@ from lacuna.common.errors import InputError
 from lacuna.recipes import finetune_classification
 from lacuna.tasks.base.models import load_base
 from lacuna.tasks.classification.reader import ClassificationArguments
-from lacuna.tasks.classification.task import Classification
-from lacuna.tasks.classification.teacher import label_texts
+from lacuna.tasks.classification.task import Classification, label_texts
 
 SMALL = {"vocab_size": 320, "max_position_embeddings": 128, "hidden_size": 32, "num_hidden_layers": 1}
 SMALL |= {"num_attention_heads": 2, "intermediate_size": 32}
