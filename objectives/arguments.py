@@ -9,18 +9,11 @@ from typing import Any, Literal
 from lacuna.common.errors import InputError
 from lacuna.common.options import Arguments, Numbers, check_range, essential, option
 
-MEAN_SPAN = 3  # mean tokens in a span of denoising, in BART and T5
-EVAL_CORRUPTION = 0.15  # share of held-out tokens that span corruption takes, as T5 did in training
 LONGEST = 1 << 20  # tokens in a row: more than any model reads
 OBJECTIVES: dict[str, Any] = {}  # the class of each objective by its name; `objectives/__init__.py` fills it
 
 _data = partial(option, group="data")
 _objective = partial(option, group="objective")
-
-
-def sentinels_needed(*, length: int, probability: float) -> int:
-    """Spans that span corruption takes out of a row, at most."""
-    return math.ceil(math.ceil(probability * length) / MEAN_SPAN)
 
 
 @dataclass
@@ -35,10 +28,8 @@ class ObjectiveArguments(Arguments):
     sequence_length_at: Numbers = _objective(
         Numbers(0), "Fraction of the run at which each --sequence_length starts, as in 0,0.9.", advanced=True
     )
-    mask_probability: float | None = _objective(
-        None,
-        "Fraction of tokens to mask. Default: 0.3 (0.15 for --denoising span_corruption). Held-out text is always "
-        "masked at 0.15.",
+    mask_probability: float = _objective(
+        0.3, "Fraction of tokens to mask. Held-out text is always masked at 0.15 (denoising: at 0.3)."
     )
     masking: Literal["token", "whole_word", "span"] = _objective(
         "token", "Mask single tokens (token), whole words (whole_word) or spans of words (span)."
@@ -54,12 +45,6 @@ class ObjectiveArguments(Arguments):
     )
     hybrid_causal_share: float = _objective(
         0.5, "Fraction of rows of --objective hybrid that are causal; the rest are masked.", advanced=True
-    )
-    denoising: Literal["infilling", "span_corruption"] = _objective(
-        "infilling",
-        "Variant of --objective denoising: infilling (BART: one [MASK] per span, write everything) or span_corruption "
-        "(T5: write the spans; masks 0.15 by default).",
-        advanced=True,
     )
     embedding_init: Literal["cooccurrence", "random"] = _objective(
         "cooccurrence",
@@ -123,20 +108,6 @@ class ObjectiveArguments(Arguments):
     def lengths(self) -> tuple[int, ...]:
         """Tokens in a row, for each stage of the run."""
         return tuple(int(length) for length in self.sequence_length)
-
-    @property
-    def mask_rate(self) -> float:
-        """Share of tokens to hide."""
-        default = 0.15 if (self.objective, self.denoising) == ("denoising", "span_corruption") else 0.3
-        return default if self.mask_probability is None else self.mask_probability
-
-    @property
-    def num_sentinels(self) -> int:
-        """Sentinel tokens that a tokenizer for this objective needs: hundreds, as T5 has 100."""
-        if (self.objective, self.denoising) != ("denoising", "span_corruption"):
-            return 0
-        highest = max(self.mask_rate, EVAL_CORRUPTION)
-        return -(-sentinels_needed(length=max(self.lengths), probability=highest) // 100) * 100
 
     @property
     def stages(self) -> list[tuple[float, int]]:

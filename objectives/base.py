@@ -90,7 +90,7 @@ class TokenPrediction(Work):
 
     def example(self, row: int, index: int) -> dict[str, Any]:
         """Training example `row` as seen at global sample number `index`."""
-        return self._example(self.rows[row], index, rate=self.arguments.mask_rate, held_out=False)
+        return self._example(self.rows[row], index, rate=self.arguments.mask_probability, held_out=False)
 
     def held_out_texts(self, tokenizer: Any, number: int = 20) -> list[str]:
         """The beginnings of the first documents that are held out."""

@@ -1,6 +1,6 @@
 """What all objectives build examples with: special tokens, random numbers, the held-out split, padding to a batch."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -42,8 +42,6 @@ class SpecialTokens:
     mask: int | None
     is_special: np.ndarray  # bool [vocab_size]
     ordinary: np.ndarray  # the ids that are text, int64
-    sentinels: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Ids of <extra_id_0>, <extra_id_1>, ..., as T5 names what stands for a span; may be none."""
 
     @property
     def vocab_size(self) -> int:
@@ -67,11 +65,6 @@ class SpecialTokens:
         pad = first("pad")
         is_special = np.zeros(len(tokenizer), dtype=bool)
         is_special[list(tokenizer.all_special_ids)] = True
-        vocabulary = tokenizer.get_vocab()
-        sentinels: list[int] = []
-        while (name := f"<extra_id_{len(sentinels)}>") in vocabulary:
-            sentinels.append(vocabulary[name])
-        is_special[sentinels] = True
         return cls(
             pad=end if pad is None else pad,
             start=start,
@@ -79,16 +72,12 @@ class SpecialTokens:
             mask=first("mask"),
             is_special=is_special,
             ordinary=np.flatnonzero(~is_special),
-            sentinels=np.array(sentinels, dtype=np.int64),
         )
 
     def required_mask(self) -> int:
         """The mask token's id. Raises InputError: the tokenizer has none."""
         if self.mask is None:
-            raise InputError(
-                "this objective masks tokens, and the tokenizer has no mask token; use --objective clm, or denoising "
-                "with --denoising span_corruption"
-            )
+            raise InputError("this objective masks tokens, and the tokenizer has no mask token; use --objective clm")
         return self.mask
 
 

@@ -1,7 +1,6 @@
-"""`denoising`: an encoder reads damaged text, and a decoder writes what was lost.
+"""`denoising`: an encoder reads damaged text, and a decoder writes the whole.
 
-`infilling` is BART's (Lewis et al., 2020, https://arxiv.org/abs/1910.13461, section 2.2), `span_corruption` T5's
-(Raffel et al., 2020, https://arxiv.org/abs/1910.10683, section 3.1.4).
+It is the infilling of BART (Lewis et al., 2020, https://arxiv.org/abs/1910.13461, section 2.2).
 """
 
 from itertools import pairwise
@@ -10,17 +9,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from lacuna.common.errors import InputError
-
-from .arguments import EVAL_CORRUPTION, MEAN_SPAN, sentinels_needed
 from .base import PackedPrediction, require_argument, score_targets, token_loss
 from .data import HINTS, IGNORED, Tensors, random_stream, rounded, spread, stack
 from .packing import PackedRow
 
-EVAL_PROBABILITY = {"infilling": 0.3, "span_corruption": EVAL_CORRUPTION}
-"""Held-out text is corrupted as in the papers, whatever the training rate."""
-
-_HIGHEST_CORRUPTION = 0.75  # with more, the spans and their sentinels would need more room than the text
+_MEAN_SPAN = 3  # tokens
 _COUNTED_ROWS = 512  # training rows from which the baseline counts its tokens
 
 
@@ -36,7 +29,7 @@ def fill_in(
     The text, int64 [length], is not empty. Returns the corrupted one, and the lengths of the spans in its order.
     """
     budget = min(max(1, rounded(probability * len(text), generator)), len(text))
-    lengths = generator.poisson(MEAN_SPAN, size=budget + 8)
+    lengths = generator.poisson(_MEAN_SPAN, size=budget + 8)
     lengths = lengths[: int(np.searchsorted(np.cumsum(lengths), budget)) + 1]
     lengths[-1] -= lengths.sum() - budget  # also where all of them together were too few
     real = lengths[lengths > 0]
@@ -48,35 +41,6 @@ def fill_in(
     return np.where(is_span, mask, text[starts]), blocks[is_span]
 
 
-def corrupt_spans(
-    text: np.ndarray, *, sentinels: np.ndarray, probability: float, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Replace spans by a sentinel each; the target is each sentinel followed by its span.
-
-    `probability * length` tokens go, in spans of 3 on average. As in T5's `random_spans_noise_mask`, these and what
-    stays are divided at random into equally many parts, which alternate; text comes first, a span last. Both numbers
-    are rounded up or down at random, where T5 takes the nearest.
-
-    The text, int64 [length], is not empty, and sentinels suffice for the spans. Returns the corrupted text and the
-    target.
-    """
-    noise = min(max(1, rounded(probability * len(text), generator)), max(1, len(text) - 1))
-    kept = len(text) - noise
-    spans = max(1, min(rounded(noise / MEAN_SPAN, generator), kept))
-    gone = _divided(noise, spans, generator)
-    stays = _divided(kept, spans, generator) if kept else np.zeros(1, dtype=np.int64)
-    is_gone = np.repeat(np.tile([False, True], spans), np.stack([stays, gone], axis=1).ravel())
-    source = np.insert(text[~is_gone], np.cumsum(stays), sentinels[:spans])
-    target = np.insert(text[is_gone], np.cumsum(gone) - gone, sentinels[:spans])
-    return source, target
-
-
-def _divided(total: int, parts: int, generator: np.random.Generator) -> np.ndarray:
-    """Divide a number into parts of at least 1, every way equally likely: int64 [parts]."""
-    cuts = np.sort(generator.permutation(total - 1)[: parts - 1]) + 1
-    return np.diff(cuts, prepend=0, append=total)
-
-
 class Denoising(PackedPrediction):
     """Documents packed into rows on both sides: the n-th of the decoder sees the n-th of the encoder.
 
@@ -85,53 +49,32 @@ class Denoising(PackedPrediction):
     """
 
     name = "denoising"
-    summary = "damaged text restored, for encoder-decoders, as BART and T5"
-    options = ("mask_probability", "packing", "denoising")
-    legend = ("reads: the encoder, damaged   writes: the decoder, in full, or what each sentinel stands for",)
+    summary = "damaged text restored, for encoder-decoders, as BART"
+    options = ("mask_probability", "packing")
+    legend = ("reads: the encoder, damaged   writes: the decoder, in full",)
     head = "AutoModelForSeq2SeqLM"
     shape = "encoder-decoder"
+    eval_rate = 0.3  # BART's
     spare = 1  # for the [end] of a piece that is cut
     one_shape = False
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
-        self.kind = self.arguments.denoising
-        self.eval_rate = EVAL_PROBABILITY[self.kind]
-        if self.kind == "infilling":
-            self.tokens.required_mask()
-            return
-        highest = max(self.arguments.mask_rate, self.eval_rate)
-        if highest > _HIGHEST_CORRUPTION:
-            raise InputError(
-                f"--mask_probability {highest} is too much for span_corruption: above {_HIGHEST_CORRUPTION} the spans "
-                "with their sentinels are longer than the text"
-            )
-        needed = sentinels_needed(length=self.sequence_length, probability=highest)
-        there = len(self.tokens.sentinels)
-        if there < needed:
-            raise InputError(
-                f"--denoising span_corruption needs {needed} sentinels (<extra_id_0>, <extra_id_1>, ...) for rows of "
-                f"{self.sequence_length} tokens, and the tokenizer has {there}; make one with "
-                f"recipes/train_tokenizer.py --num_sentinels {-(-needed // 100) * 100}, or use --denoising infilling"
-            )
+        self.tokens.required_mask()
 
     def _example(self, row: PackedRow, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
         """`input_ids`, `attention_mask`, `position_ids` of the encoder, int64 [length <= sequence_length] each; the
         same of the decoder, and `labels`, which are not to be shifted."""
         generator = random_stream(seed=self.seed, stream="evalnois" if held_out else "noise", index=index)
-        damage: dict[str, Any] = {"probability": rate, "generator": generator}
         sources, targets = [], []
         is_text = ~self.tokens.is_special[row.ids]
         for left, right in pairwise(row.bounds.tolist()):
             text = row.ids[left:right][is_text[left:right]]
             if len(text):  # a piece may be nothing but a frame
-                if self.kind == "infilling":
-                    source, target = fill_in(text, mask=self.tokens.required_mask(), **damage)[0], text
-                else:
-                    source, target = corrupt_spans(text, sentinels=self.tokens.sentinels, **damage)
+                source, _ = fill_in(text, mask=self.tokens.required_mask(), probability=rate, generator=generator)
                 start = [] if is_text[left] else [self.tokens.start]
                 sources.append(np.concatenate([start, source, [self.tokens.end]]).astype(np.int64))
-                targets.append(np.append(target, self.tokens.end))
+                targets.append(np.append(text, self.tokens.end))
         if not sources:  # a row that is nothing but a frame: no target
             sources, targets = [np.array([self.tokens.end])], [np.array([IGNORED])]
         example = {
@@ -176,7 +119,7 @@ class Denoising(PackedPrediction):
         return records
 
     def _count_tokens(self) -> np.ndarray:
-        """How often each token is a target in some training rows, plus one: sentinels and ends are targets too."""
+        """How often each token is a target in some training rows, plus one: ends are targets too."""
         counts = np.ones(self.tokens.vocab_size, dtype=np.int64)
         for row in spread(self.num_examples, _COUNTED_ROWS).tolist():
             labels = self.example(row, row)["labels"]
@@ -184,7 +127,5 @@ class Denoising(PackedPrediction):
         return counts
 
     def _describe_targets(self) -> str:
-        rate = f"{self.arguments.mask_rate:.0%}"
-        if self.kind == "infilling":
-            return f"{rate} of the tokens go, one [MASK] stands for a span of them, and all text is to be written"
-        return f"{rate} of the tokens go, a sentinel stands for each span, and sentinels and spans are to be written"
+        rate = f"{self.arguments.mask_probability:.0%}"
+        return f"{rate} of the tokens go, one [MASK] stands for a span of them, and all text is to be written"

@@ -137,7 +137,7 @@ class Distilled(PackedPrediction):
 
     def _asked(self, row: int) -> dict[str, Any]:
         """What the teacher is asked of a row."""
-        return self._example(self.rows[row], row, rate=self.arguments.mask_rate, held_out=False)
+        return self._example(self.rows[row], row, rate=self.arguments.mask_probability, held_out=False)
 
     def collate(self, examples: list[dict[str, Any]]) -> Tensors:
         """As without a teacher, and the answers at all N targets of the batch in row-major order, [N, top_k]."""
@@ -175,11 +175,10 @@ class Distilled(PackedPrediction):
             self.check_model(teacher)
         except InputError as error:
             raise InputError(f"--teacher {self.how.teacher}: {error}") from error
-        names = (*self.options, "packing", "eval_fraction")
+        names = (*self.options, "mask_probability", "packing", "eval_fraction")
         facts: dict[str, Any] = {name: getattr(self.arguments, name) for name in names} | made_of
         facts |= {"version": VERSION, "objective": self.name, "length": self.sequence_length, "seed": self.seed}
-        facts |= {"mask_probability": self.arguments.mask_rate, "rows": self.rows.sizes}
-        facts |= {"top_k": self.how.top_k}
+        facts |= {"rows": self.rows.sizes, "top_k": self.how.top_k}
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         folder = cache_folder() / "teachers" / digest[:16]
         waiting = f"another process is asking the teacher for {folder}; waiting for it"

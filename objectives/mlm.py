@@ -209,7 +209,7 @@ class MaskedPrediction(TokenPrediction):
         what = {"token": "tokens", "whole_word": "tokens, by whole words,", "span": "tokens, by spans of words,"}
         stay = 1 - arguments.mask_replace_prob - arguments.random_replace_prob
         return (
-            f"{arguments.mask_rate:.0%} of the {what[arguments.masking]} are to be found: "
+            f"{arguments.mask_probability:.0%} of the {what[arguments.masking]} are to be found: "
             f"{arguments.mask_replace_prob:.0%} of these are hidden behind [MASK], "
             f"{arguments.random_replace_prob:.0%} replaced at random, {max(stay, 0):.0%} left as they are"
         )

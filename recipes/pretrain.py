@@ -40,7 +40,7 @@ def read_for(data: Any) -> tuple[list[str], list[dict[str, Any]], list[str]]:
     return more, facts, texts.describe(facts, share=data.for_share)
 
 
-def finder(data: Any, goal: Any, start: Any, *, name: str, teacher: Any) -> Callable[[Any], Any]:
+def finder(data: Any, start: Any, *, name: str, teacher: Any) -> Callable[[Any], Any]:
     """What finds the tokenizer for a text; a student has that of its teacher, called `name`."""
     owner = "--teacher" if teacher is not None else "--tokenizer" if data.tokenizer else start.model and "--model"
     given = {"--for": data.for_file, "--tokenizer": data.tokenizer} if teacher is not None else {}
@@ -49,7 +49,7 @@ def finder(data: Any, goal: Any, start: Any, *, name: str, teacher: Any) -> Call
         raise InputError(f"{option} cannot be combined with {owner}, whose tokenizer reads the text; leave it out")
     if teacher is None:
         asked = {name: getattr(start, name) for name in ("model", "vocab_size", "trust_remote_code", "revision")}
-        return partial(tokenization.load_or_train, tokenizer=data.tokenizer, num_sentinels=goal.num_sentinels, **asked)
+        return partial(tokenization.load_or_train, tokenizer=data.tokenizer, **asked)
     with called({"--model": "--teacher"}):
         found = tokenization.load_or_train(None, tokenizer=None, model=name, vocab_size=start.vocab_size)
         check_vocabulary(tokenizer=found, model=teacher)
@@ -99,7 +99,7 @@ def main(words: Sequence[str] | None = None) -> str:
         training.claim_output_dir(arguments, **identity)
         print(training.processes().describe(), flush=True)
     start.revision = commit_of(start.model, revision=start.revision)
-    find = finder(data, goal, start, name=how.teacher, teacher=teacher)
+    find = finder(data, start, name=how.teacher, teacher=teacher)
     more, of_task, lines = read_for(data)
     tokenizer, store, works = prepare(data, goal, how, find, more=more, seed=arguments.seed)
     if goal.show_examples:

@@ -43,10 +43,9 @@ def continue_prompts(model: Any, tokenizer: Any, settings: dict, row: dict) -> N
 
 
 def write(model: Any, tokenizer: Any, settings: dict, row: dict) -> None:
-    """What is written from each source; from a text with a gap the whole text, or what was in the gap."""
+    """What is written from each source; from a text with a gap the whole text."""
     ends = [each for each in (tokenizer.sep_token_id, tokenizer.eos_token_id) if each is not None]
-    gap = "<extra_id_0>" if "<extra_id_0>" in tokenizer.get_vocab() else tokenizer.mask_token or ""
-    source = settings.get("source_prefix", "") + row["source"].replace(GAP, gap)
+    source = settings.get("source_prefix", "") + row["source"].replace(GAP, tokenizer.mask_token or "")
     ids = tokenizer(source, truncation=True, max_length=settings.get("max_length", 256))["input_ids"]
     ids += [] if model.config.is_encoder_decoder or ids[-1:] == ends[:1] else ends[:1]  # a decoder goes on after one
     how = {"max_new_tokens": settings.get("max_target_length", 64), "num_beams": settings.get("num_beams", 1)}

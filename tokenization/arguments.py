@@ -28,7 +28,6 @@ class TokenizerArguments(Arguments):
         "combining marks, as Hindi and Thai do, else gpt2.",
     )
     extra_special_tokens: list[str] = _tokenizer([], "More special tokens, such as <user> <tool>.", metavar="TOKEN")
-    num_sentinels: int = _tokenizer(0, "Sentinel tokens <extra_id_0>, ... to add; span corruption needs 100.")
     pad_to_multiple_of: int = _tokenizer(
         64,
         "Round --vocab_size up to a multiple of this, which GPUs prefer; if the text yields too few merges, [unused0] "

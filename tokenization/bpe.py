@@ -67,7 +67,7 @@ def train_bpe(*, documents: Iterable[str], show_progress: bool = False, **option
             "text of --data. Bring more text; a tokenizer wants a million words or so."
         )
     fill_vocabulary(backend, asked)
-    tokenizer = patterns.wrap(backend, extra_special_tokens=special[len(patterns.SPECIAL_TOKENS) :])
+    tokenizer = patterns.wrap(backend, extra_special_tokens=asked.extra_special_tokens)
     return patterns.adapt_tokenizer(tokenizer=tokenizer, shape="encoder", segments=True, max_length=VERY_LARGE_INTEGER)
 
 
@@ -79,7 +79,7 @@ def check_options(asked: TokenizerArguments) -> list[str]:
     for name, known in {"normalizer": [*patterns.NORMALIZERS], "pattern": [*patterns.PATTERNS]}.items():
         if (value := getattr(asked, name)) is not None and value not in known:
             raise InputError(f"--{name} {value!r} is unknown; there are: {', '.join(known)}.")
-    special = [*patterns.SPECIAL_TOKENS, *_more_special(asked)]
+    special = [*patterns.SPECIAL_TOKENS, *asked.extra_special_tokens]
     for token in asked.extra_special_tokens:
         if special.count(token) > 1:
             raise InputError(f"--extra_special_tokens: {token!r} is there twice, or is special anyway; name it once.")
@@ -95,7 +95,7 @@ def check_options(asked: TokenizerArguments) -> list[str]:
 
 def _check(asked: TokenizerArguments, words: Any) -> None:
     """Raises InputError for a number that counts nothing, or a special token that these words of a text could be."""
-    for name, least in {"min_frequency": 1, "num_sentinels": 0, "pad_to_multiple_of": 1}.items():
+    for name, least in {"min_frequency": 1, "pad_to_multiple_of": 1}.items():
         if getattr(asked, name) < least:
             raise InputError(f"--{name} {getattr(asked, name)} makes no sense: it must be {least} or more.")
     for token in asked.extra_special_tokens:
@@ -104,11 +104,6 @@ def _check(asked: TokenizerArguments, words: Any) -> None:
                 f"--extra_special_tokens: {token!r} could be a word of a text and learned as one. Write it with "
                 "brackets around letters, such as <tool>, and without space at its ends."
             )
-
-
-def _more_special(asked: TokenizerArguments) -> list[str]:
-    """Special tokens beside SPECIAL_TOKENS; those for the gaps of a text are named as T5 does."""
-    return [*asked.extra_special_tokens, *(f"<extra_id_{number}>" for number in range(asked.num_sentinels))]
 
 
 def _padded(size: int, asked: TokenizerArguments) -> int:
@@ -214,8 +209,7 @@ def check_extension(tokenizer: PreTrainedTokenizerFast, asked: TokenizerArgument
         )
     _check(asked, tokenizer.backend_tokenizer.pre_tokenizer)
     known = {token["content"] for token in state["added_tokens"]}
-    wanted = dict.fromkeys(_more_special(asked))
-    special = [token for token in wanted if token not in known]
+    special = [token for token in dict.fromkeys(asked.extra_special_tokens) if token not in known]
     room = _padded(asked.vocab_size, asked) - len(tokenizer) - len(special)
     if room < 1 or asked.vocab_size <= len(tokenizer):
         raise InputError(

@@ -103,7 +103,6 @@ def load_or_train(
     tokenizer: str | None,
     model: str | None,
     vocab_size: int,
-    num_sentinels: int = 0,
     trust_remote_code: bool = False,
     revision: str | None = None,
 ) -> Any:
@@ -118,9 +117,9 @@ def load_or_train(
     if not folder and text is None:
         raise InputError("--corpus goes without --data, and with the --tokenizer that it was made with")
     if not folder:
-        key = hashlib.sha256(f"{text.fingerprint} {PATTERNS} {vocab_size} {num_sentinels}".encode()).hexdigest()[:16]
+        key = hashlib.sha256(f"{text.fingerprint} {PATTERNS} {vocab_size}".encode()).hexdigest()[:16]
         folder = str(cache_folder() / "tokenizers" / key)
-        train_once(documents=text.texts(), output_dir=Path(folder), vocab_size=vocab_size, num_sentinels=num_sentinels)
+        train_once(documents=text.texts(), output_dir=Path(folder), vocab_size=vocab_size)
     found = load_tokenizer(folder)
     if "Prepend" in str(json.loads(found.backend_tokenizer.to_str())["normalizer"]):
         raise InputError(
@@ -130,7 +129,7 @@ def load_or_train(
     return found
 
 
-def train_once(*, documents: Iterable[str], output_dir: Path, vocab_size: int, num_sentinels: int = 0) -> None:
+def train_once(*, documents: Iterable[str], output_dir: Path, vocab_size: int) -> None:
     """Learn a tokenizer from a sample of a text and save it at `output_dir`, unless it is there: a place of its own,
     named by what decides it. The documents are read only if there is something to learn."""
     waiting = f"another process is learning the tokenizer {output_dir}; waiting for it"
@@ -141,7 +140,7 @@ def train_once(*, documents: Iterable[str], output_dir: Path, vocab_size: int, n
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
-            made = train_bpe(documents=sample.training(), vocab_size=vocab_size, num_sentinels=num_sentinels)
+            made = train_bpe(documents=sample.training(), vocab_size=vocab_size)
         if (pattern := pattern_of(made.backend_tokenizer)) != "gpt2":
             what = f"letters with combining marks: the tokenizer cuts it by --pattern {pattern}"
             print(f"this text has {what}, which llama.cpp does not know: no GGUF", file=sys.stderr)

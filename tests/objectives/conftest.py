@@ -49,19 +49,12 @@ def numbered() -> Callable[..., MemoryStore]:
 
 @pytest.fixture(scope="session")
 def special() -> Callable[..., SpecialTokens]:
-    """Special tokens 0 ... 4 in a vocabulary of a given size, the last of which may be sentinels."""
+    """Special tokens 0 ... 4 in a vocabulary of a given size."""
 
-    def make(vocab_size: int, *, sentinels: int = 0) -> SpecialTokens:
-        ids = np.arange(vocab_size)
-        is_special = (ids < NUM_SPECIAL) | (ids >= vocab_size - sentinels)
+    def make(vocab_size: int) -> SpecialTokens:
+        is_special = np.arange(vocab_size) < NUM_SPECIAL
         return SpecialTokens(
-            pad=0,
-            start=2,
-            end=3,
-            mask=4,
-            is_special=is_special,
-            ordinary=np.flatnonzero(~is_special),
-            sentinels=ids[vocab_size - sentinels :],
+            pad=0, start=2, end=3, mask=4, is_special=is_special, ordinary=np.flatnonzero(~is_special)
         )
 
     return make
@@ -71,8 +64,8 @@ def special() -> Callable[..., SpecialTokens]:
 def parts(special: Callable[..., SpecialTokens]) -> Callable[..., dict]:
     """Arguments of an objective over a store; what is an option by name goes into its options."""
 
-    def make(store: MemoryStore, *, sentinels: int = 0, **overrides: object) -> dict:
-        tokens = special(int(store.tokens.max()) + 1 + sentinels, sentinels=sentinels)
+    def make(store: MemoryStore, **overrides: object) -> dict:
+        tokens = special(int(store.tokens.max()) + 1)
         ids = np.arange(tokens.vocab_size)
         # Three tokens in four begin with a space, so that a word has 1.33 of them.
         classes = np.stack([np.where(ids % 4, SPACE, LETTER), np.full(len(ids), LETTER)], axis=1)

@@ -290,29 +290,3 @@ def filled_in(text: list[int], *, mask: int, probability: float, generator: Any)
             place += 1
     assert place == len(text)
     return read
-
-
-def corrupted(text: list[int], *, sentinels: list[int], probability: float, generator: Any) -> tuple[list, list]:
-    """T5's span corruption: what is read, and what is written."""
-    noise = min(max(1, either_side(len(text) * probability, generator)), max(1, len(text) - 1))
-    kept = len(text) - noise
-    spans = max(1, min(either_side(noise / 3, generator), kept))
-
-    def divided(total: int) -> list[int]:
-        marks = sorted(generator.permutation(total - 1)[: spans - 1].tolist())
-        sizes = [0]
-        for place in range(total):
-            sizes[-1] += 1
-            if place in marks:
-                sizes.append(0)
-        return sizes
-
-    gone = divided(noise)
-    stays = divided(kept) if kept else [0]
-    read, written, place = [], [], 0
-    for number in range(spans):
-        read += [*text[place : place + stays[number]], sentinels[number]]
-        place += stays[number]
-        written += [sentinels[number], *text[place : place + gone[number]]]
-        place += gone[number]
-    return read, written

@@ -1,4 +1,4 @@
-"""Damaged text: BART's infilling and T5's spans against slow references, statistics, and rows that hold several."""
+"""Damaged text: BART's infilling against a slow reference, statistics, and rows that hold several."""
 
 import math
 from itertools import pairwise
@@ -10,17 +10,15 @@ import torch
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from slow_reference import concatenated, corrupted, cut, filled_in, framed
+from slow_reference import concatenated, cut, filled_in, framed
 from transformers import BartConfig, BartForConditionalGeneration
 
 from lacuna.common.errors import InputError
 from lacuna.modeling import LacunaConfig, LacunaForConditionalGeneration
 from lacuna.objectives import IGNORED, Denoising, random_stream
-from lacuna.objectives.denoising import corrupt_spans, fill_in
+from lacuna.objectives.denoising import fill_in
 
 START, END, MASK = 2, 3, 4
-SENTINELS = np.arange(900, 1000)
-KINDS = [{"denoising": "infilling"}, {"denoising": "span_corruption", "sentinels": 20}]
 
 
 # One text
@@ -41,35 +39,6 @@ def test_infilling_is_that_of_the_reference(length, probability, seed) -> None:
     assert (found == MASK).sum() == len(spans)
     kept = [token for token in found.tolist() if token != MASK]
     assert kept == sorted(kept) and len(kept) == length - spans.sum()
-
-
-@examples(200)
-@given(length=st.integers(1, 80), probability=st.floats(0.01, 0.75), seed=st.integers(0, 2**32))
-def test_span_corruption_is_that_of_the_reference(length, probability, seed) -> None:
-    text = list(range(10, 10 + length))
-    found = corrupt_spans(
-        np.array(text),
-        sentinels=SENTINELS,
-        probability=probability,
-        generator=random_stream(seed=seed, stream="t", index=0),
-    )
-    expected = corrupted(
-        text,
-        sentinels=SENTINELS.tolist(),
-        probability=probability,
-        generator=random_stream(seed=seed, stream="t", index=0),
-    )
-    read, written = (part.tolist() for part in found)
-    assert (read, written) == expected
-    # Each sentinel replaced by what stands behind it in the target gives the text again.
-    spans: dict[int, list[int]] = {}
-    for token in written:
-        if token >= 900:
-            last = spans.setdefault(token, [])
-        else:
-            last.append(token)
-    assert [out for token in read for out in spans.get(token, [token])] == text
-    assert list(spans) == list(range(900, 900 + len(spans))) and all(spans.values())
 
 
 def test_infilled_spans_are_poisson() -> None:
@@ -104,18 +73,6 @@ def test_spans_of_an_infilled_text_are_as_the_paper_draws_them() -> None:
     assert abs(np.mean(lengths == 0) - math.exp(-3)) < 0.004
 
 
-def test_corrupted_spans_have_a_mean_of_three_and_every_place_is_as_likely() -> None:
-    often, texts = np.zeros(100), 2_500
-    for index in range(texts):
-        generator = random_stream(seed=1, stream="test", index=index)
-        read, written = corrupt_spans(np.arange(100), sentinels=SENTINELS, probability=0.15, generator=generator)
-        assert (written < 900).sum() == 15 and (written >= 900).sum() == 5 == (read >= 900).sum()
-        often[written[written < 900]] += 1
-    # T5 begins with text and ends with a span: but for the edges all places are alike.
-    share = often / texts
-    assert share[0] == 0 and np.abs(share[20:80] - share[20:80].mean()).max() < 4.5 * math.sqrt(0.15 * 0.85 / texts)
-
-
 # Rows
 
 
@@ -126,14 +83,13 @@ def texts_of(row: list[list[int]]) -> list[tuple[bool, list[int]]]:
 
 
 @pytest.mark.parametrize("packing", ["concatenate", "none"])
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind["denoising"])
 @examples(25)
 @given(
     lengths=st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=6), min_size=1, max_size=8),
     seed=st.integers(0, 2**32),
 )
-def test_examples_are_those_of_the_reference(numbered, parts, kind, packing, lengths, seed) -> None:
-    work = Denoising(**parts(numbered(lengths), seed=seed, eval_fraction=0, packing=packing, **kind))
+def test_examples_are_those_of_the_reference(numbered, parts, packing, lengths, seed) -> None:
+    work = Denoising(**parts(numbered(lengths), seed=seed, eval_fraction=0, packing=packing))
     documents = framed(work.store, work.documents)
     if packing == "none":
         rows = [[piece] for document in documents for piece in cut(document, length=31)]
@@ -144,15 +100,9 @@ def test_examples_are_those_of_the_reference(numbered, parts, kind, packing, len
         generator = random_stream(seed=seed, stream="noise", index=number)
         reads, writes = [], []
         for begins, text in texts_of(row):
-            if kind["denoising"] == "infilling":
-                read = filled_in(text, mask=MASK, probability=0.3, generator=generator)
-                written = text
-            else:
-                read, written = corrupted(
-                    text, sentinels=work.tokens.sentinels.tolist(), probability=0.3, generator=generator
-                )
+            read = filled_in(text, mask=MASK, probability=0.3, generator=generator)
             reads.append([START] * begins + read + [END])
-            writes.append([*written, END])
+            writes.append([*text, END])
         if not reads:
             reads, writes = [[END]], [[IGNORED]]
         found = work.example(number, number)
@@ -190,12 +140,11 @@ def small_model(family: str, vocab_size: int, implementation: str) -> Any:
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("family", ["bart", "vaswani"])
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind["denoising"])
-def test_a_packed_row_learns_what_its_documents_learn_alone(store_of, parts, kind, family, implementation) -> None:
+def test_a_packed_row_learns_what_its_documents_learn_alone(store_of, parts, family, implementation) -> None:
     """Loss and gradient, of real models: the n-th document of the decoder sees the n-th of the encoder only."""
     generator = np.random.default_rng(3)
     documents = [[generator.integers(5, 60, size=size).tolist()] for size in (3, 9, 1, 14, 2, 25, 40, 6)]
-    work = Denoising(**parts(store_of(documents), eval_fraction=0, **kind))
+    work = Denoising(**parts(store_of(documents), eval_fraction=0))
     model = small_model(family, work.tokens.vocab_size, implementation)
     batch = work.collate([work.example(row, row) for row in range(work.num_examples)])
     assert batch["input_ids"].shape[1] <= 32 and batch["labels"].shape[1] <= 32
@@ -260,12 +209,3 @@ def test_models_of_the_library_read_unpacked_rows_only(store_of, parts) -> None:
     packed = Denoising(**parts(store))
     with pytest.raises(InputError, match=r"BartForConditionalGeneration takes no.*--packing none"):
         packed.check_model(model)
-
-
-def test_what_cannot_be_had_is_refused_by_name(numbered, parts) -> None:
-    store = numbered([[30]] * 4)
-    with pytest.raises(InputError, match=r"needs 5 sentinels.*has 3.*train_tokenizer.py --num_sentinels 100"):
-        Denoising(**parts(store, denoising="span_corruption", sentinels=3, mask_probability=0.4))
-    assert Denoising(**parts(store, denoising="span_corruption", sentinels=5, mask_probability=0.4))  # just enough
-    with pytest.raises(InputError, match=r"--mask_probability 0.9 is too much for span_corruption"):
-        Denoising(**parts(store, denoising="span_corruption", sentinels=50, mask_probability=0.9))

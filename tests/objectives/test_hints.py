@@ -32,13 +32,12 @@ def make(store_of, parts):
     generator = np.random.default_rng(5)
     lengths = [generator.integers(1, 15, size=generator.integers(1, 12)) for _ in range(40)]
     store = store_of([[generator.integers(5, VOCAB, size=size).tolist() for size in document] for document in lengths])
-    more = {"denoising": {"sentinels": 10}}
-    return lambda name, **options: OBJECTIVES[name](**parts(store, objective=name, **more.get(name, {}), **options))
+    return lambda name, **options: OBJECTIVES[name](**parts(store, objective=name, **options))
 
 
 def model_for(name: str) -> Any:
     torch.manual_seed(0)
-    sizes = {"vocab_size": VOCAB + 10, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = LacunaConfig(
         shape=OBJECTIVES[name].shape, hybrid=name == "hybrid", question_aware=name == "spans", **sizes
     )

@@ -34,8 +34,7 @@ def make(store_of: Any, parts: Any) -> Callable[..., Work]:
     generator = np.random.default_rng(5)
     lengths = [generator.integers(1, 15, size=generator.integers(1, 12)) for _ in range(60)]
     store = store_of([[generator.integers(5, 60, size=size).tolist() for size in document] for document in lengths])
-    more = {"denoising": {"sentinels": 10}}
-    return lambda name, **options: OBJECTIVES[name](**parts(store, objective=name, **more.get(name, {}), **options))
+    return lambda name, **options: OBJECTIVES[name](**parts(store, objective=name, **options))
 
 
 def model_for(name: str, **options: Any) -> Any:

@@ -18,21 +18,14 @@ def parsed(*words: str) -> ObjectiveArguments:
 
 def test_the_command_line_is_read() -> None:
     found = parsed("--sequence_length", "128,512", "--sequence_length_at", "0,0.9", "--mask_probability", "0.2")
-    assert found.lengths == (128, 512) and found.sequence_length_at == (0, 0.9) and found.mask_rate == 0.2
-    assert parsed() == ObjectiveArguments() and parsed().lengths == (128,) and parsed().mask_rate == 0.3
+    assert found.lengths == (128, 512) and found.sequence_length_at == (0, 0.9) and found.mask_probability == 0.2
+    assert parsed() == ObjectiveArguments() and parsed().lengths == (128,) and parsed().mask_probability == 0.3
 
 
 def test_what_is_written_down_equals_what_was_given() -> None:
     """A resumed run compares its options with those that its checkpoint holds as JSON."""
     options = asdict(ObjectiveArguments(sequence_length=Numbers("128,512"), sequence_length_at=Numbers("0,0.9")))
     assert json.loads(json.dumps(options)) == options
-
-
-def test_the_share_of_masks_depends_on_the_objective() -> None:
-    assert ObjectiveArguments(objective="denoising").mask_rate == 0.3
-    spans = ObjectiveArguments(objective="denoising", denoising="span_corruption")
-    assert spans.mask_rate == 0.15
-    assert ObjectiveArguments(denoising="span_corruption").mask_rate == 0.3  # for mlm_nsp without effect
 
 
 MISTAKES = [
@@ -76,7 +69,6 @@ def test_options_without_a_use_are_refused(objective: str) -> None:
         "random_replace_prob": 0.05,
         "packing": "none",
         "hybrid_causal_share": 0.2,
-        "denoising": "span_corruption",
     }
     ObjectiveArguments(objective=objective).check_used()
     refused = set()
@@ -90,12 +82,12 @@ def test_options_without_a_use_are_refused(objective: str) -> None:
     assert (
         refused
         == {
-            "mlm": {"hybrid_causal_share", "denoising"},
-            "mlm_nsp": {"packing", "hybrid_causal_share", "denoising"},
-            "mlm_sop": {"packing", "hybrid_causal_share", "denoising"},
-            "mlm_contrastive": {"packing", "hybrid_causal_share", "denoising"},
+            "mlm": {"hybrid_causal_share"},
+            "mlm_nsp": {"packing", "hybrid_causal_share"},
+            "mlm_sop": {"packing", "hybrid_causal_share"},
+            "mlm_contrastive": {"packing", "hybrid_causal_share"},
             "clm": {*others} - {"packing"},
-            "hybrid": {"denoising"},
+            "hybrid": set(),
             "denoising": {*masks, "hybrid_causal_share"},
             "spans": {*others} - {"packing"},
         }[objective]

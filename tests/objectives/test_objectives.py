@@ -121,11 +121,6 @@ GOLDEN: dict[str, tuple[str, dict[str, Any]]] = {
     "hybrid": ("733bc20eaf6b8b49", {}),
     "hybrid whole_word": ("272e5bddda0f0922", {"masking": "whole_word", "hybrid_causal_share": 0.25}),
     "denoising": ("1313d80d34b0da5c", {}),
-    "denoising span_corruption": ("c8b574bd2ef2d4f6", {"denoising": "span_corruption", "sentinels": 20}),
-    "denoising span_corruption none": (
-        "356b4648eaa66634",
-        {"denoising": "span_corruption", "sentinels": 20, "packing": "none"},
-    ),
     "spans": ("b0ad6013711d2613", {}),
     "spans none": ("4f1b94d954c8e1ad", {"packing": "none", "sequence_length": 96}),
 }

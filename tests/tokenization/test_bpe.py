@@ -129,22 +129,20 @@ def test_text_that_gives_no_pair_is_an_error() -> None:
     assert caught.value.exit_code == 2
 
 
-def test_extra_special_tokens_come_after_the_five_and_sentinels_after_them() -> None:
-    made = train_bpe(documents=[TEXT], vocab_size=290, extra_special_tokens=["<user>", "<end>"], num_sentinels=3)
-    assert made.convert_ids_to_tokens(range(11)) == [
-        *SPECIAL_TOKENS, "<user>", "<end>", "<extra_id_0>", "<extra_id_1>", "<extra_id_2>", "!"
-    ]  # fmt: skip
+def test_extra_special_tokens_come_after_the_five() -> None:
+    made = train_bpe(documents=[TEXT], vocab_size=290, extra_special_tokens=["<user>", "<end>"])
+    assert made.convert_ids_to_tokens(range(8)) == [*SPECIAL_TOKENS, "<user>", "<end>", "!"]
     assert len(made) == 290
-    assert set(made.all_special_ids) == set(range(10))
+    assert set(made.all_special_ids) == set(range(7))
     assert made("a<user>b", add_special_tokens=False)["input_ids"].count(5) == 1
     ids = made("a<user>b", add_special_tokens=False, split_special_tokens=True)["input_ids"]
     assert 5 not in ids and made.decode(ids) == "a<user>b"
 
 
-@pytest.mark.parametrize("token", ["the", " <a>", "", "###", "[MASK]", "<extra_id_0>", "\n", "a"])
+@pytest.mark.parametrize("token", ["the", " <a>", "", "###", "[MASK]", "\n", "a"])
 def test_a_special_token_that_cannot_be_one_is_an_error(token: str) -> None:
     with pytest.raises(InputError, match="--extra_special_tokens"):
-        train_bpe(documents=[TEXT], vocab_size=300, extra_special_tokens=[token], num_sentinels=1)
+        train_bpe(documents=[TEXT], vocab_size=300, extra_special_tokens=[token])
 
 
 def test_a_vocabulary_is_padded_to_a_multiple_by_learning_more() -> None:
@@ -184,9 +182,8 @@ def test_normalizers(normalizer: str, text: str, expected: str) -> None:
         ({"normalizer": "nfx"}, f"--normalizer 'nfx'.*{', '.join(NORMALIZERS)}"),
         ({"pattern": "gpt5"}, "--pattern 'gpt5'.*gpt2, modern, code"),
         ({"min_frequency": 0}, "--min_frequency 0"),
-        ({"num_sentinels": -1}, "--num_sentinels -1"),
         ({"pad_to_multiple_of": 0}, "--pad_to_multiple_of 0"),
-        ({"num_sentinels": 100}, "361"),
+        ({"extra_special_tokens": [f"<{number}>" for number in range(100)]}, "361"),
     ],
 )
 def test_an_option_that_cannot_be_is_an_error(options: dict[str, object], message: str) -> None:

@@ -87,10 +87,9 @@ def test_special_tokens_and_padding_come_with_it(old: PreTrainedTokenizerFast) -
             documents=[GERMAN],
             vocab_size=3000,
             extra_special_tokens=["<user>", "<end>"],
-            num_sentinels=2,
             pad_to_multiple_of=64,
         )
-    assert made.convert_tokens_to_ids(["<user>", "<end>", "<extra_id_0>", "<extra_id_1>"]) == [5, 290, 291, 292]
+    assert made.convert_tokens_to_ids(["<user>", "<end>"]) == [5, 290]
     assert len(made) % 64 == 0
     assert made("a<end>", add_special_tokens=False)["input_ids"][-1] == 290
     with pytest.warns(UserWarning, match="--vocab_size"):
@@ -144,7 +143,7 @@ def test_what_cannot_be_extended_is_an_error(old: PreTrainedTokenizerFast) -> No
     with pytest.raises(InputError, match=r"--vocab_size 290 leaves no room: .* 290 tokens"):
         extend_tokenizer(tokenizer=old, documents=[GERMAN], vocab_size=290)
     with pytest.raises(InputError, match=r"leaves no room: .* 290 tokens and 3 special"):
-        extend_tokenizer(tokenizer=old, documents=[GERMAN], vocab_size=293, num_sentinels=3)
+        extend_tokenizer(tokenizer=old, documents=[GERMAN], vocab_size=293, extra_special_tokens=["<a>", "<b>", "<c>"])
     with pytest.raises(InputError, match="adds no token"):
         extend_tokenizer(tokenizer=old, documents=["The cat sat"], vocab_size=300)
     with pytest.raises(InputError, match="no text"):

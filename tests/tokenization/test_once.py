@@ -23,9 +23,9 @@ def unread() -> Iterator[str]:
 
 
 def test_the_first_learns_and_the_others_find_it(tmp_path, capsys, monkeypatch) -> None:
-    train_once(documents=iter(TEXTS), output_dir=tmp_path / "tokenizers" / "one", vocab_size=300, num_sentinels=2)
+    train_once(documents=iter(TEXTS), output_dir=tmp_path / "tokenizers" / "one", vocab_size=300)
     assert len(load_tokenizer(str(tmp_path / "tokenizers" / "one"))) == 300
-    train_once(documents=unread(), output_dir=tmp_path / "tokenizers" / "one", vocab_size=300, num_sentinels=2)
+    train_once(documents=unread(), output_dir=tmp_path / "tokenizers" / "one", vocab_size=300)
     assert not capsys.readouterr().err
     # Another process is at it: who waits says so, and takes what it finds.
     monkeypatch.setattr("lacuna.tokenization.files.locked", partial(locked, silent_seconds=0.05))
@@ -39,7 +39,7 @@ def test_the_first_learns_and_the_others_find_it(tmp_path, capsys, monkeypatch) 
     holder = threading.Thread(target=hold)
     holder.start()
     assert taken.wait(5)
-    train_once(documents=unread(), output_dir=tmp_path / "tokenizers" / "one", vocab_size=300, num_sentinels=2)
+    train_once(documents=unread(), output_dir=tmp_path / "tokenizers" / "one", vocab_size=300)
     assert "another process is learning the tokenizer" in capsys.readouterr().err
     holder.join()
 

@@ -27,7 +27,7 @@ def make_texts(folder: Path, *, count: int = 40, seed: int = 0) -> None:
 
 def test_it_trains_on_a_folder_and_reports(tmp_path: Path) -> None:
     make_texts(tmp_path / "texts")
-    result = run("--data", "texts", "--vocab_size", "300", "--output_dir", "out", "--num_sentinels", "2", cwd=tmp_path)
+    result = run("--data", "texts", "--vocab_size", "300", "--output_dir", "out", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     for said in ("read                  40 documents", "(all of it)", "bytes per token", "held out"):
         assert said in result.stdout
