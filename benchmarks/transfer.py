@@ -12,7 +12,7 @@ where that is the default; choosing the best on the held-out rows would flatter 
 first weights drawn from the seed. Up to four run at once. Results stay in --work_dir; other code needs another one.
 
 `guess` and `words` (TF-IDF with logistic regression; for names, words around them; for questions, words in common) are
-what recipes report. `skip-gram` is logistic regression on means of word vectors that gensim learns from the novels.
+what recipes report. `skip-gram` is logistic regression on means of gensim's word vectors of the novels, or of --text.
 """
 
 import argparse
@@ -35,13 +35,14 @@ import torch
 import transformers
 from harness import DATA, LONG, Kept, at_once, begin, hash_files, make_parser, run_recipe, short_hash, shown, table
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from lacuna import modeling  # noqa: F401  (makes Lacuna's checkpoints known to the Auto classes)
 from lacuna.common.private import without_places
-from lacuna.corpus import builtin_classification, builtin_documents, read_labelled
+from lacuna.corpus import TextArguments, builtin_classification, builtin_documents, open_text, read_labelled
 from lacuna.evaluation.language_model import AUTO_CLASSES, find_kind
 from lacuna.tasks.base.models import load_base
 from lacuna.tasks.base.rows import stratified_split, write_rows
@@ -50,7 +51,7 @@ from lacuna.tasks.classification.task import Classification
 HELD_OUT_ARTICLES, QUESTIONS = 10, {"train": 3000, "eval": 1000}  # of SQuAD: the last ones; drawn with seed 0
 LONGEST = 700  # characters of its paragraphs; all would take half as long again
 COUNTS = (100, 500, 2000)  # of the first sentences of SST-2
-WIDTH, WORDS = 256, re.compile(r"\w+")  # of word vectors
+WIDTH, WORDS, LEARNT = 256, re.compile(r"\w+"), 180_000_000  # of word vectors; characters that they learn from
 VOLATILE = {"_name_or_path", "architectures", "auto_map", "transformers_version"}  # all else is the architecture
 
 
@@ -64,7 +65,6 @@ class Task:
     files: tuple[str, ...] = ()  # in the order of `FILES`, or a suite's data; --data and --work_dir are filled in
     options: dict[str, Any] = field(default_factory=dict)
     best: float = 1  # the score of a model that is always right
-    vectors: bool = True  # whether those of the novels are tried, where it is linear
 
 
 FILES = ("train_file", "eval_file", "train_target_file", "eval_target_file")
@@ -103,9 +103,7 @@ def own_tasks(train_files: Sequence[str], eval_file: str, *, seeds: Sequence[int
     counts = {file: len(read_labelled(file.format(seed=seeds[0]))) for file in train_files}
     few = Classification.blended_rows
     return {
-        Path(file).stem: Task(
-            f"your own, {count:,} labels", *LABELS, (file, eval_file), BLEND if count <= few else {}, vectors=False
-        )
+        Path(file).stem: Task(f"your own, {count:,} labels", *LABELS, (file, eval_file), BLEND if count <= few else {})
         for file, count in counts.items()
     }
 
@@ -152,19 +150,16 @@ def mean_share(rows: Sequence[Mapping[str, Any]]) -> Estimate | None:
     return Estimate(statistics.fmean(share.value for share in shares), error or None)
 
 
-def row_of(
-    name: str, found: Mapping[str, Mapping[int, dict[str, Any]]], skip_gram: dict[str, Any] | None = None
-) -> dict[str, Any]:
+def row_of(name: str, found: Mapping[str, Mapping[int, dict[str, Any]]]) -> dict[str, Any]:
     """A row of the table in numbers, from the results by seed from "first_weights" and "pretrained"."""
     task, some = TASKS[name], next(iter(found["pretrained"].values()))
     scores = {kind: {seed: result["score"] for seed, result in by.items()} for kind, by in found.items()}
     errors = {kind: next((result.get("error") for result in by.values()), None) for kind, by in found.items()}
     row = {"name": name, "task": task.what, "metric": some.get("metric", task.metric), "held_out": some["held_out"]}
     row |= {"seeds": len(scores["pretrained"])}
-    for key in ("guess", "words"):  # which differ where each seed has labels of its own
+    for key in ("guess", "words", "skip_gram"):  # which differ where each seed has labels of its own
         known = [result[key] for result in found["pretrained"].values() if key in result]
         row[key] = estimate(known) if len({*known}) > 1 else next(iter(known), None)
-    row |= {"skip_gram": skip_gram and skip_gram["score"]}
     row |= dict.fromkeys(("first_weights", "pretrained", "gained", "share"))  # the order of columns
     row |= {kind: estimate(list(by.values()), error=errors[kind]) for kind, by in scores.items() if by}
     return row | gains(scores["first_weights"], scores["pretrained"], errors=list(errors.values()))
@@ -226,12 +221,13 @@ def write_parts(data: Path, work: Path, *, only: Sequence[str]) -> None:
 
 
 def linear_score(features: Callable[[list[str]], np.ndarray], files: Mapping[str, Path]) -> dict[str, Any]:
-    """Held-out accuracy of logistic regression on standardised features, float [texts, width]."""
+    """Held-out accuracy of logistic regression on standardised features, float [texts, width], cross-validated."""
     parts = [[record.fields for record in read_labelled(files[name])] for name in FILES[:2]]
     text, label = sorted(parts[0][0].keys() - {"id"}, key=lambda column: column == "label")
     inputs = [features([row[text] for row in part]) for part in parts]
     learnt, truth = ([row[label] for row in part] for part in parts)
-    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(inputs[0], learnt)
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    model = GridSearchCV(model, {"logisticregression__C": [0.001, 0.01, 0.1, 1]}, cv=3).fit(inputs[0], learnt)
     return {"score": float(model.score(inputs[1], truth)), "held_out": len(truth)}
 
 
@@ -258,11 +254,14 @@ def word_vectors(files: tuple[Path, ...], work: Path) -> Callable[[list[str]], n
 
     path = work / f"skip-gram-{short_hash(WIDTH, *((file.name, file.stat().st_size) for file in files))}.bin"
     if not path.is_file():
-        parts = (part for file in files for part in re.split(r"\n\s*\n", file.read_text(encoding="utf-8-sig")))
+        texts = open_text(TextArguments(data=[*map(str, files)])).texts()
+        parts = (part for text in texts for part in re.split(r"\n\s*\n", text))
         lines, unfinished = path.with_suffix(".txt"), path.with_suffix(".part.bin")
-        lines.write_text("".join(" ".join(WORDS.findall(part.lower())) + "\n" for part in parts), encoding="utf-8")
-        options = {"sg": 1, "vector_size": WIDTH, "sample": 1e-4, "epochs": 3, "workers": torch.get_num_threads()}
-        Word2Vec(corpus_file=str(lines), **options).wv.save_word2vec_format(unfinished, binary=True)
+        with lines.open("w", encoding="utf-8") as file:
+            count = sum(file.write(" ".join(WORDS.findall(part.lower())) + "\n") for part in parts)
+        epochs = max(3, min(30, LEARNT // count))
+        options = {"sg": 1, "vector_size": WIDTH, "sample": 1e-4, "workers": torch.get_num_threads()}
+        Word2Vec(corpus_file=str(lines), epochs=epochs, **options).wv.save_word2vec_format(unfinished, binary=True)
         unfinished.rename(path)
     known = KeyedVectors.load_word2vec_format(path, binary=True)
     words = lambda text: [word for word in WORDS.findall(text.lower()) if word in known]  # noqa: E731
@@ -317,7 +316,8 @@ class Benchmark:
         self.work, self.data = Path(options.work_dir), Path(options.data)
         self.work.mkdir(parents=True, exist_ok=True)
         self.models = [Pretrained(name) for name in options.models]
-        self.novels = tuple(sorted((self.data / "novels").glob("*.txt"))) if find_spec("gensim") else ()
+        novels = [] if options.train_files else sorted((self.data / "novels").glob("*.txt"))
+        self.texts = tuple(map(Path, options.text) if options.text else novels) if find_spec("gensim") else ()
         self.parts: list[dict[str, Any]] = []
         try:
             write_parts(self.data, self.work, only=options.only)
@@ -336,8 +336,8 @@ class Benchmark:
         """Make what several tasks need, before they run at once."""
         for model, seed in product(self.models, self.options.seeds):
             model.first(self.work, seed)
-        if self.novels and any(TASKS[name].recipe in LINEAR and TASKS[name].vectors for name in self.options.only):
-            word_vectors(self.novels, self.work)
+        if self.texts and any(TASKS[name].recipe in LINEAR for name in self.options.only):
+            word_vectors(self.texts, self.work)
 
     def result(self, name: str, draw: int, weights: str, work: Callable[[], dict[str, Any]], **options: Any) -> Any:
         """What came of a task with these weights and options, made now if it is not there; None if it must not be."""
@@ -391,11 +391,11 @@ class Benchmark:
                 work = partial(self.measure, name, seed, folder, options)
                 if result := self.result(name, seed, weights, work, **options):
                     found[kind][seed] = result
-        skip_gram = None
-        if self.novels and task.recipe in LINEAR and task.vectors:
-            work = lambda: linear_score(word_vectors(self.novels, self.work), self.files(name, 0))  # noqa: E731
-            skip_gram = self.result(name, 0, "skip-gram", work)
-        return row_of(name, found, skip_gram) if found["pretrained"] else {}
+            if self.texts and task.recipe in LINEAR and seed in found["pretrained"]:
+                work = partial(linear_score, word_vectors(self.texts, self.work), self.files(name, seed))
+                if result := self.result(name, seed, "skip-gram", work):
+                    found["pretrained"][seed] = {**found["pretrained"][seed], "skip_gram": result["score"]}
+        return row_of(name, found) if found["pretrained"] else {}
 
 
 def main() -> None:
@@ -408,8 +408,8 @@ def main() -> None:
         ("data", str(DATA), "folder with sst2, wnut17, squad, multi30k, blimp and novels"),
         *LONG,
     )
-    models = "pretrained models; without: write files of tasks"
-    for name, what in ("models", models), ("train_files", "labels of your own instead; {seed}: for each of --seeds"):
+    paths = {"models": "pretrained models; without: write files of tasks", "text": "of word vectors (the novels)"}
+    for name, what in {**paths, "train_files": "labels of your own instead; {seed}: for each of --seeds"}.items():
         parser.add_argument(f"--{name}", nargs="*", default=[], metavar="PATH", help=what)
     parser.add_argument("--eval_file", help="other rows of the same kind, by which --train_files are judged")
     options = parser.parse_args()
