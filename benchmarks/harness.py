@@ -216,8 +216,8 @@ def short_hash(*parts: Any) -> str:
 @cache
 def hash_files(*paths: Path) -> str:
     """The same for files, and those in folders."""
-    every = [it for path in paths for it in (sorted(path.iterdir()) if path.is_dir() else [path])]
-    return short_hash(*(file.read_bytes() for file in every))
+    inside = lambda path: sorted(filter(Path.is_file, path.rglob("*"))) if path.is_dir() else [path]  # noqa: E731
+    return short_hash(*(file.read_bytes() for path in paths for file in inside(path)))
 
 
 def describe_machine() -> dict[str, Any]:

@@ -252,7 +252,7 @@ def word_vectors(files: tuple[Path, ...], work: Path) -> Callable[[list[str]], n
     are learnt from files once, and kept."""
     from gensim.models import KeyedVectors, Word2Vec
 
-    path = work / f"skip-gram-{short_hash(WIDTH, *((file.name, file.stat().st_size) for file in files))}.bin"
+    path = work / f"skip-gram-{short_hash(WIDTH, hash_files(*files))}.bin"
     if not path.is_file():
         texts = open_text(TextArguments(data=[*map(str, files)])).texts()
         parts = (part for text in texts for part in re.split(r"\n\s*\n", text))
