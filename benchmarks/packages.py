@@ -30,8 +30,11 @@ HELD_OUT, COUNTS, DRAWS, SHORTEST = 2000, (500, 2000), 3, 80  # rows, files for 
 
 def paragraphs(address: str) -> Iterator[dict[str, str]]:
     """The fields of each paragraph of an index of Debian."""
-    with urlopen(address) as file:
-        text = lzma.decompress(file.read()).decode()
+    try:
+        with urlopen(address) as file:
+            text = lzma.decompress(file.read()).decode()
+    except OSError as error:
+        raise SystemExit(f"--mirror: cannot read {address}: {error}") from error
     for block in text.split("\n\n"):
         yield dict(re.findall(r"^([\w-]+): ?(.*(?:\n .*)*)", block, re.MULTILINE))
 

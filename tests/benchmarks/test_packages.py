@@ -90,3 +90,8 @@ def test_what_is_held_out_is_not_in_the_text(mirror: str, tmp_path: Path, monkey
     (text,), (held_out,), (label,) = files["text"], files["held_out"], files["labels-1"]
     assert {text["text"], held_out["text"]} == {CHESS, "Tools for sound files.\nLonger."}
     assert label["text"] == text["text"] and label["label"] in {"games", "sound"}
+
+
+def test_a_mirror_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="--mirror: cannot read "):
+        packages.read_packages(f"{tmp_path.as_uri()}/")

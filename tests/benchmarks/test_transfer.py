@@ -2,6 +2,7 @@
 
 import json
 import math
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,14 @@ def test_it_fine_tunes_measures_and_reports(stand_ins: Path, tmp_path: Path) -> 
     again = run("benchmarks/transfer.py", *words, *only, "--report_only", timeout=100)
     assert again.returncode == 0, again.stderr
     assert path.with_suffix(".md").read_text().partition("Machine")[0] == table
+    options |= {"train_files": stand_ins / "sst2/train.tsv", "eval_file": stand_ins / "sst2/dev.tsv"}
+    options |= {"text": stand_ins / "novels", "mark": "own", "output_dir": tmp_path}
+    done = run("benchmarks/transfer.py", *(f"--{name}={value}" for name, value in options.items()), timeout=280)
+    assert done.returncode == 0, done.stderr
+    (path,) = tmp_path.glob("*-transfer-own.json")
+    ((row,),) = json.loads(path.read_text())["models"].values()
+    assert row["task"] == "your own, 120 labels" and row["words"] == 1 and row["held_out"] == 32
+    assert (row["skip_gram"] is not None) == (find_spec("gensim") is not None)
 
 
 def test_labels_of_ones_own(tmp_path: Path) -> None:
