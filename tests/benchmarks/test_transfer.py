@@ -234,7 +234,7 @@ def test_it_fine_tunes_measures_and_reports(stand_ins: Path, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.glob("*-transfer-own.json")
     ((row,),) = json.loads(path.read_text())["models"].values()
-    assert row["task"] == "your own, 120 labels" and row["words"] == 1 and row["held_out"] == 32
+    assert row["task"] == "120 labels" and row["words"] == 1 and row["held_out"] == 32
     assert (row["skip_gram"] is not None) == (find_spec("gensim") is not None)
 
 
@@ -244,7 +244,7 @@ def test_labels_of_ones_own(tmp_path: Path) -> None:
         (tmp_path / f"of-{count}.jsonl").write_text(lines)
     files = [str(tmp_path / name) for name in ("of-{seed}.jsonl", "of-5001.jsonl")]
     few, many = transfer.own_tasks(files, "held_out.jsonl", seeds=[5000, 7]).values()
-    assert (few.what, few.recipe, few.metric) == ("your own, 5,000 labels", "classification", "accuracy")
+    assert (few.what, few.recipe, few.metric) == ("5,000 labels", "classification", "accuracy")
     assert few.files == (files[0], "held_out.jsonl")
     assert (few.options, many.options) == (transfer.BLEND, {})
     for words, why in (([], "no file ''"), (["--eval_file", "no.csv"], "no file 'no.csv'")):
