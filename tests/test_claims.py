@@ -57,9 +57,7 @@ CLAIMS: dict[str, list[str]] = {
         "{gpu-loss-tried[rows][4][tokens per second]:,} (",
         "trains at {tokenizer_speed[summary][training][sentencepiece][ratio]:.2f} times its speed and encodes at "
         "{tokenizer_speed[summary][encoding][sentencepiece][ratio]:.2f}",
-        "500 labels: accuracy | {soup-tried[rows][0][without a model]} | "
-        "{soup-tried[rows][0][first weights]} | {soup-tried[rows][0][mean of three runs]} |",
-        "the same, 3,440 labels | {transfer-own-text[models][runs/own_text][1][words]:.3f} | "
+        "from, 3,440 labels: accuracy | {transfer-own-text[models][runs/own_text][1][words]:.3f} | "
         "{transfer-own-text[models][runs/own_text][1][first_weights][0]:.3f} ± "
         "{transfer-own-text[models][runs/own_text][1][first_weights][1]:.3f} | "
         "{transfer-own-text[models][runs/own_text][1][pretrained][0]:.3f} ± "
@@ -69,9 +67,6 @@ CLAIMS: dict[str, list[str]] = {
         "{transfer-own-text[models][runs/own_text][2][first_weights][1]:.3f} | "
         "{transfer-own-text[models][runs/own_text][2][pretrained][0]:.3f} ± "
         "{transfer-own-text[models][runs/own_text][2][pretrained][1]:.3f} |",
-        "model has {transfer-own-text[models][runs/own_text][0][pretrained][0]:.3f} ± "
-        "{transfer-own-text[models][runs/own_text][0][pretrained][1]:.3f} and TF-IDF "
-        "{transfer-own-text[models][runs/own_text][0][words]:.3f}: level",
         "TF-IDF has {transfer-curve[models][runs/novels_20_minutes][3][words]:.3f}, it is at "
         "{transfer-curve[models][runs/novels_5_minutes][3][pretrained][0]:.3f} ± "
         "{transfer-curve[models][runs/novels_5_minutes][3][pretrained][1]:.3f} after 5 minutes, "
@@ -109,8 +104,6 @@ CLAIMS: dict[str, list[str]] = {
         "minutes of training, the held-out loss of a native ModernBERT that was tuned and trained with Muon for "
         "{time_to_loss-amx[summary][compared][0][its minutes]:.0f}, in one seed and at the rate that "
         "was best in runs of one minute (",
-        "one run has {soup-tried[rows][0][one run]}.",
-        "learned from these too has {soup-tried[rows][0][taught]} (",
         "an older encoder from {soup-tried[rows][4][mean of three runs]} to {soup-tried[rows][4][taught]} (",
         "the model alone has {search-tried[rows][7][MRR at 10]} (",
         "an encoder that does has a held-out loss of {distillation-tried[rows][7][held-out loss]}, "
@@ -164,6 +157,8 @@ CLAIMS: dict[str, list[str]] = {
         "{transfer-novels[models][runs/novels_alone][1][pretrained][1]:.3f} on BLiMP",
         "an F1 of {spans-and-rates-tried[built-in questions][after four minutes of spans][F1]} after them and "
         "{spans-and-rates-tried[built-in questions][without spans][F1]} without, one seed",
+        "an encoder with 16,384 tokens in small letters has "
+        "{small-letters-tried[docstrings, 500 labels][small letters]} there",
         "six passes, with {babylm-gpu-tried[rows][5][blimp]}, and ends at {babylm-gpu-tried[rows][9][blimp]}, so that",
     ],
 }
@@ -171,7 +166,6 @@ FACTS: dict[str, list[str]] = {
     "README.md": [
         "20 minutes on two cores with AVX512-BF16",
         "13 minutes of masked tokens and 7 of",
-        "What to expect of 20 minutes of pretraining on two cores",
         "after 20 minutes of `--objective denoising` on English novels",
     ],
     "docs/corpus.md": [
@@ -232,6 +226,7 @@ FACTS: dict[str, list[str]] = {
     ],
     "docs/pretraining.md": [
         "of the benchmarks for 20 minutes on two cores with AVX512-BF16",
+        "with the default vocabulary, of 8,192 tokens as they are written",
         "In the same 20 minutes as masked tokens alone",
         "four minutes of spans bring nothing",
         "that has read English novels for 20 minutes (`--objective denoising`)",
