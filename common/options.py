@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from functools import partial
 from operator import ge, gt, le, lt
-from typing import Any
+from typing import Any, Literal
 
 from .errors import InputError
 
@@ -72,6 +72,16 @@ def option(
 
 
 essential = partial(option, group=ESSENTIALS)  # the same for an option that most runs set
+
+Normalizer = Literal["none", "nfc", "nfkc", "lowercase", "strip_accents", "lowercase_strip_accents"]
+NORMALIZER = (
+    "Text normalization: none, nfc, nfkc (also full-width letters and ligatures), lowercase, strip_accents or "
+    "lowercase_strip_accents. Only none is lossless."
+)
+VOCABULARY: dict[str, Any] = {
+    "vocab_size": 8192,
+    "normalizer": "none",
+}  # of a new tokenizer, if not asked
 
 
 @dataclass

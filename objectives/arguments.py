@@ -1,6 +1,7 @@
 """The options of a pretraining objective."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
@@ -103,6 +104,11 @@ class ObjectiveArguments(Arguments):
                     f"--{name} {getattr(self, name)} means nothing to --objective {self.objective}, only to {users}; "
                     "leave it out"
                 )
+
+    @property
+    def vocabulary(self) -> Mapping[str, Any]:
+        """What the tokenizer is to be like that is learned for this objective by default."""
+        return OBJECTIVES[self.objective].vocabulary
 
     @property
     def lengths(self) -> tuple[int, ...]:

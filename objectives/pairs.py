@@ -6,6 +6,7 @@ DeCLUTR (Giorgi et al., 2021, https://arxiv.org/abs/2006.03659).
 """
 
 import math
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -284,6 +285,7 @@ class PassagePrediction(ChunkPrediction, MaskedLanguageModelling):
     name = "mlm_contrastive"
     summary = "masked tokens and passages of one document"
     num_frames, piece, group = 4, "passage", GROUP
+    vocabulary = MappingProxyType({"vocab_size": 16384, "normalizer": "lowercase"})  # topics are known by whole words
     legend = (*MaskedLanguageModelling.legend, f"the first passage is to find its second among {GROUP}   ↵ line break")
 
     def _example(self, row: Chunk, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:  # type: ignore[override]

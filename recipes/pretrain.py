@@ -5,7 +5,6 @@
     accelerate launch recipes/pretrain.py --data my_texts/ --objective clm --output_dir runs/my_decoder
     accelerate launch recipes/pretrain.py --data my_texts/ --for train.csv  # and the texts of the task that follows
     accelerate launch recipes/pretrain.py --data my_texts/ --teacher runs/large  # and what a larger model expects
-    torchrun --nproc_per_node 2 recipes/pretrain.py --max_steps 20         # two processes on a CPU
     python recipes/pretrain.py --data my_texts/ --show_examples 5          # what the model would see
 
 Without --tokenizer one is trained on the text first. The text is tokenized once and kept in ~/.cache/lacuna (or
@@ -40,18 +39,17 @@ def read_for(data: Any) -> tuple[list[str], list[dict[str, Any]], list[str]]:
     return more, facts, texts.describe(facts, share=data.for_share)
 
 
-def finder(data: Any, start: Any, *, name: str, teacher: Any) -> Callable[[Any], Any]:
-    """What finds the tokenizer for a text; a student has that of its teacher, called `name`."""
-    owner = "--teacher" if teacher is not None else "--tokenizer" if data.tokenizer else start.model and "--model"
+def finder(data: Any, start: Any, vocabulary: Any, *, owner: Any, name: str, teacher: Any) -> Callable[[Any], Any]:
+    """What finds the tokenizer for a text, that of an `owner` or a new one; a teacher is called `name`."""
     given = {"--for": data.for_file, "--tokenizer": data.tokenizer} if teacher is not None else {}
-    given["--vocab_size"] = owner and start.vocab_size != type(start).vocab_size
+    given |= {f"--{each}": owner and getattr(start, each) is not None for each in vocabulary}
     for option in filter(given.get, given):
         raise InputError(f"{option} cannot be combined with {owner}, whose tokenizer reads the text; leave it out")
     if teacher is None:
-        asked = {name: getattr(start, name) for name in ("model", "vocab_size", "trust_remote_code", "revision")}
-        return partial(tokenization.load_or_train, tokenizer=data.tokenizer, **asked)
+        asked = {each: getattr(start, each) for each in ("model", "trust_remote_code", "revision")}
+        return partial(tokenization.load_or_train, tokenizer=data.tokenizer, **asked, **vocabulary)
     with called({"--model": "--teacher"}):
-        found = tokenization.load_or_train(None, tokenizer=None, model=name, vocab_size=start.vocab_size)
+        found = tokenization.load_or_train(None, tokenizer=None, model=name)
         check_vocabulary(tokenizer=found, model=teacher)
     return lambda _: found
 
@@ -93,13 +91,15 @@ def main(words: Sequence[str] | None = None) -> str:
     data, goal, how, start, arguments, asked = parse_arguments(kinds, words, description=__doc__)
     goal.check_used()
     teacher = objectives.load_teacher(how.teacher, goal, as_ours=modeling.as_ours) if how.teacher else None
-    identity = goal.identity() | start.identity() | how.identity(teacher)
+    owner = "--teacher" if how.teacher else "--tokenizer" if data.tokenizer else start.model and "--model"
+    vocabulary = start.vocabulary(None if owner else goal.vocabulary)
+    identity = goal.identity() | start.identity(vocabulary) | how.identity(teacher)
     is_main = training.is_main_process()
     if is_main and not goal.show_examples:
         training.claim_output_dir(arguments, **identity)
         print(training.processes().describe(), flush=True)
     start.revision = commit_of(start.model, revision=start.revision)
-    find = finder(data, start, name=how.teacher, teacher=teacher)
+    find = finder(data, start, vocabulary, owner=owner, name=how.teacher, teacher=teacher)
     more, of_task, lines = read_for(data)
     tokenizer, store, works = prepare(data, goal, how, find, more=more, seed=arguments.seed)
     if goal.show_examples:
@@ -121,7 +121,8 @@ def main(words: Sequence[str] | None = None) -> str:
     facts["rows"] = [work.describe() for _, work in works]
     if is_main:
         why = (WHY + BETTER * (store.num_documents > 1)) * (learned == "mlm" and not start.model)
-        head = f"text: {facts['text']}\nmodel: {described}; objective: {learned}{why}"
+        new = "" if owner else f"; vocabulary: {len(tokenizer):,} tokens, --normalizer {vocabulary['normalizer']}"
+        head = f"text: {facts['text']}{new}\nmodel: {described}; objective: {learned}{why}"
         print(head, *facts["rows"], *lines, sep="\n", flush=True)
     if not start.model and goal.embedding_init == "cooccurrence" and not training.goes_on(arguments):
         if is_main:
@@ -133,7 +134,7 @@ def main(words: Sequence[str] | None = None) -> str:
         work=works,
         tokenizer=tokenizer,
         arguments=arguments,
-        run_info={**facts, **asdict(start), **asdict(data)},
+        run_info={**facts, **asdict(start), **asdict(data), **vocabulary},
         evaluates_first=start.model is not None,
         probe=probe,
         identity={"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **identity},

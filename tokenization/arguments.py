@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from lacuna.common.options import Arguments, essential, option
+from lacuna.common.options import NORMALIZER, VOCABULARY, Arguments, Normalizer, essential, option
 
 _tokenizer = partial(option, group="tokenizer")
 
@@ -14,13 +14,11 @@ class TokenizerArguments(Arguments):
     """Options of `recipes/train_tokenizer.py`, besides those that say which text."""
 
     output_dir: str = essential("runs/tokenizer", "Where the tokenizer and its report are written.")
-    vocab_size: int = essential(8192, "Vocabulary size: 5 special tokens, the 256 bytes, and learned merges.")
-    min_frequency: int = _tokenizer(2, "Merge only pairs of tokens that occur at least this often.")
-    normalizer: Literal["none", "nfc", "nfkc", "lowercase", "strip_accents", "lowercase_strip_accents"] = _tokenizer(
-        "none",
-        "Text normalization: none, nfc, nfkc (also full-width letters and ligatures), lowercase, strip_accents or "
-        "lowercase_strip_accents. Only none is lossless.",
+    vocab_size: int = essential(
+        VOCABULARY["vocab_size"], "Vocabulary size: 5 special tokens, the 256 bytes, and learned merges."
     )
+    min_frequency: int = _tokenizer(2, "Merge only pairs of tokens that occur at least this often.")
+    normalizer: Normalizer = _tokenizer(VOCABULARY["normalizer"], NORMALIZER)
     pattern: Literal["gpt2", "modern", "code"] | None = _tokenizer(
         None,
         "Pre-tokenization: gpt2, which llama.cpp knows too, modern (digits in groups of three, combining marks stay "

@@ -102,12 +102,13 @@ def load_or_train(
     *,
     tokenizer: str | None,
     model: str | None,
-    vocab_size: int,
     trust_remote_code: bool = False,
     revision: str | None = None,
+    **vocabulary: Any,
 ) -> Any:
     """The tokenizer that --tokenizer names, else that of --model (at `revision` of the Hub), else one that is learned
-    on the text, which has `texts()` and a `fingerprint`; it is None where there is only a token store.
+    on the text, which has `texts()` and a `fingerprint`; it is None where there is only a token store. `vocabulary`
+    are options of `train_bpe`.
 
     Raises InputError: there is none, it cannot be loaded, or there is nothing to learn from.
     """
@@ -117,9 +118,9 @@ def load_or_train(
     if not folder and text is None:
         raise InputError("--corpus goes without --data, and with the --tokenizer that it was made with")
     if not folder:
-        key = hashlib.sha256(f"{text.fingerprint} {PATTERNS} {vocab_size}".encode()).hexdigest()[:16]
+        key = hashlib.sha256(f"{text.fingerprint} {PATTERNS} {sorted(vocabulary.items())}".encode()).hexdigest()[:16]
         folder = str(cache_folder() / "tokenizers" / key)
-        train_once(documents=text.texts(), output_dir=Path(folder), vocab_size=vocab_size)
+        train_once(documents=text.texts(), output_dir=Path(folder), **vocabulary)
     found = load_tokenizer(folder)
     if "Prepend" in str(json.loads(found.backend_tokenizer.to_str())["normalizer"]):
         raise InputError(
@@ -129,9 +130,10 @@ def load_or_train(
     return found
 
 
-def train_once(*, documents: Iterable[str], output_dir: Path, vocab_size: int) -> None:
+def train_once(*, documents: Iterable[str], output_dir: Path, **options: Any) -> None:
     """Learn a tokenizer from a sample of a text and save it at `output_dir`, unless it is there: a place of its own,
-    named by what decides it. The documents are read only if there is something to learn."""
+    named by what decides it. Options are those of `train_bpe`. The documents are read only if there is something to
+    learn."""
     waiting = f"another process is learning the tokenizer {output_dir}; waiting for it"
     with locked(output_dir.with_name(f".{output_dir.name}.lock"), waiting=waiting):
         if (output_dir / "tokenizer.json").is_file():
@@ -140,7 +142,7 @@ def train_once(*, documents: Iterable[str], output_dir: Path, vocab_size: int) -
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
-            made = train_bpe(documents=sample.training(), vocab_size=vocab_size)
+            made = train_bpe(documents=sample.training(), **options)
         if (pattern := pattern_of(made.backend_tokenizer)) != "gpt2":
             what = f"letters with combining marks: the tokenizer cuts it by --pattern {pattern}"
             print(f"this text has {what}, which llama.cpp does not know: no GGUF", file=sys.stderr)

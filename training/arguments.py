@@ -1,6 +1,7 @@
 """The options of a training run."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -8,7 +9,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import ESSENTIALS, REVISION, TRUST_CODE, Arguments, Numbers, check_range, essential, option
+from lacuna.common.options import (
+    ESSENTIALS,
+    NORMALIZER,
+    REVISION,
+    TRUST_CODE,
+    VOCABULARY,
+    Arguments,
+    Normalizer,
+    Numbers,
+    check_range,
+    essential,
+    option,
+)
 
 from .optimizers.averages import AVERAGES
 from .optimizers.optimizers import OPTIMIZERS
@@ -63,7 +76,10 @@ class NewModelArguments(ModelArguments):
         "(12 M), small (32 M), base (110 M) or large (343 M). Default: micro, for some minutes on a CPU.",
         choices=("micro", "tiny", "mini", "small", "base", "large"),
     )
-    vocab_size: int = _model(8192, "Vocabulary size of a newly trained tokenizer.")
+    vocab_size: int | None = _model(
+        None, "Vocabulary size of a newly trained tokenizer. Default: 8192, for mlm_contrastive 16384."
+    )
+    normalizer: Normalizer | None = _model(None, f"{NORMALIZER} Default: none, for mlm_contrastive lowercase.")
     num_hidden_layers: int | None = _model(None, "Layers of a new model. Default: those of --size.", advanced=True)
     hidden_size: int | None = _model(None, "Width of a new model. Default: that of --size.", advanced=True)
     num_attention_heads: int | None = _model(
@@ -81,9 +97,15 @@ class NewModelArguments(ModelArguments):
         """What was asked for in place of the layers and widths of --size."""
         return {name: value for name in SHAPE if (value := getattr(self, name)) is not None}
 
-    def identity(self) -> dict[str, Any]:
+    def vocabulary(self, usual: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What a newly trained tokenizer is to be like: what was asked for, else what is `usual`."""
+        asked = {name: getattr(self, name) for name in VOCABULARY}
+        return {**VOCABULARY, **(usual or {}), **{name: value for name, value in asked.items() if value is not None}}
+
+    def identity(self, vocabulary: Mapping[str, Any]) -> dict[str, Any]:
         """What was asked of a new model, which a run that is resumed must not change; known before text is read."""
-        return {"new_model": {"family": self.family, "size": self.size, "vocab_size": self.vocab_size, **self.shape}}
+        of_tokenizer = {name: value for name, value in vocabulary.items() if value != "none"}
+        return {"new_model": {"family": self.family, "size": self.size, **of_tokenizer, **self.shape}}
 
 
 @dataclass

@@ -226,6 +226,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         ["--vocab_size", "500"],
         "--vocab_size cannot be combined with --tokenizer, whose tokenizer reads the text; leave it out",
     ),
+    "small letters beside a tokenizer": (["--normalizer", "lowercase"], "--normalizer cannot be combined with --tok"),
     "a small vocabulary": (["--vocab_size", "100", "--tokenizer", ""], "--vocab_size 100 is too small"),
 }
 
@@ -472,6 +473,33 @@ def test_spans_go_on_from_masked_tokens_and_are_resumed_to_the_bit(recipe, home,
     code, said = recipe(*options_of(home, tmp_path / "masked", "--model", whole))
     assert code == 0 and not list((tmp_path / "masked").glob("*.py")), said
     assert "question_aware" not in (tmp_path / "masked" / "config.json").read_text(), "it is native again"
+
+
+def test_a_new_vocabulary_is_as_the_objective_wants_it_or_as_asked(recipe, home, typed, tmp_path) -> None:
+    usual = OBJECTIVES["mlm_contrastive"].vocabulary
+    assert usual == {"vocab_size": 16384, "normalizer": "lowercase"}, "and the help of both options says so"
+    cases: dict[str, tuple[list[object], dict[str, object]]] = {
+        "usual": ([], dict(usual)),
+        "asked": (["--normalizer", "none", "--vocab_size", 290], {"vocab_size": 290, "normalizer": "none"}),
+    }
+    for name, (asked, expected) in cases.items():
+        words = options_of(home, tmp_path / name, "--objective", "mlm_contrastive", "--eval_fraction", 0, *asked)
+        del words[words.index("--tokenizer") : words.index("--tokenizer") + 2]
+        words[words.index("--batch_size") + 1], words[words.index("--max_steps") + 1] = 16, 1
+        code, said, errors = typed("pretrain", *words)
+        assert code == 0, errors
+        made = json.loads((tmp_path / name / "tokenizer.json").read_text())
+        size = len(made["model"]["vocab"])
+        assert f"vocabulary: {size:,} tokens, --normalizer {expected['normalizer']}\n" in said
+        assert (made["normalizer"] == {"type": "Lowercase"}) == (name == "usual")
+        assert size == 290 if name == "asked" else 290 < size < 16384  # so many as there is text for
+        facts = json.loads((tmp_path / name / "run.json").read_text())
+        assert {each: facts[each] for each in expected} == expected
+    arguments = NewModelArguments()  # a run with a tokenizer of its own is resumed as ever
+    assert arguments.identity(arguments.vocabulary(None)) == {
+        "new_model": {"family": None, "size": "micro", "vocab_size": 8192}
+    }
+    assert NewModelArguments.known_options() >= {*usual}
 
 
 def test_passages_are_compared_in_the_same_groups_on_two_processes_and_after_a_stop(recipe, home, tmp_path) -> None:
