@@ -30,7 +30,7 @@ STAGES = {
     "decoder": PRETRAIN + "--objective clm --max_steps 200 --max_minutes 0.8 --output_dir {out}/decoder",
     "classifier": "launch recipes/finetune_classification.py --model {out}/encoder --eval_fraction 0.87 "
     "--eval_steps 0 --output_dir {out}/classifier",  # some 500 labels to learn from: few, as people have them
-    "questions": "launch recipes/finetune_question_answering.py --model {out}/encoder --max_epochs 2 --max_minutes 1 "
+    "questions": "launch recipes/finetune_question_answering.py --model {out}/encoder --max_epochs 8 --max_minutes 1 "
     "--eval_steps 0 --output_dir {out}/questions",
 }
 
