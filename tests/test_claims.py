@@ -57,11 +57,17 @@ CLAIMS: dict[str, list[str]] = {
         "{gpu-loss-tried[rows][4][tokens per second]:,} (",
         "trains at {tokenizer_speed[summary][training][sentencepiece][ratio]:.2f} times its speed and encodes at "
         "{tokenizer_speed[summary][encoding][sentencepiece][ratio]:.2f}",
-        "from, 3,440 labels: accuracy | {transfer-own-text[models][runs/own_text][1][words]:.3f} | "
-        "{transfer-own-text[models][runs/own_text][1][first_weights][0]:.3f} ± "
-        "{transfer-own-text[models][runs/own_text][1][first_weights][1]:.3f} | "
-        "{transfer-own-text[models][runs/own_text][1][pretrained][0]:.3f} ± "
-        "{transfer-own-text[models][runs/own_text][1][pretrained][1]:.3f} |",
+        "from, 500 labels: accuracy | {transfer-topics[models][runs/own_text][0][words]:.3f} | "
+        "{transfer-topics[models][runs/own_text][0][first_weights][0]:.3f} ± "
+        "{transfer-topics[models][runs/own_text][0][first_weights][1]:.3f} | "
+        "{transfer-topics[models][runs/own_text][0][pretrained][0]:.3f} ± "
+        "{transfer-topics[models][runs/own_text][0][pretrained][1]:.3f} |",
+        "the same, 3,440 labels | {transfer-topics[models][runs/own_text][1][words]:.3f} | "
+        "{transfer-topics[models][runs/own_text][1][first_weights][0]:.3f} ± "
+        "{transfer-topics[models][runs/own_text][1][first_weights][1]:.3f} | "
+        "{transfer-topics[models][runs/own_text][1][pretrained][0]:.3f} ± "
+        "{transfer-topics[models][runs/own_text][1][pretrained][1]:.3f} |",
+        "same text have {transfer-topics[models][runs/own_text][0][skip_gram]:.3f} with 500 labels (",
         "the default of a parameter: F1 | {transfer-own-text[models][runs/own_text][2][words]:.3f} | "
         "{transfer-own-text[models][runs/own_text][2][first_weights][0]:.3f} ± "
         "{transfer-own-text[models][runs/own_text][2][first_weights][1]:.3f} | "
@@ -157,8 +163,6 @@ CLAIMS: dict[str, list[str]] = {
         "{transfer-novels[models][runs/novels_alone][1][pretrained][1]:.3f} on BLiMP",
         "an F1 of {spans-and-rates-tried[built-in questions][after four minutes of spans][F1]} after them and "
         "{spans-and-rates-tried[built-in questions][without spans][F1]} without, one seed",
-        "an encoder with 16,384 tokens in small letters has "
-        "{small-letters-tried[docstrings, 500 labels][small letters]} there",
         "six passes, with {babylm-gpu-tried[rows][5][blimp]}, and ends at {babylm-gpu-tried[rows][9][blimp]}, so that",
     ],
 }
@@ -194,6 +198,7 @@ FACTS: dict[str, list[str]] = {
     ],
     "docs/models.md": ["a vocabulary of 32,768 tokens"],
     "docs/objectives.md": [
+        "A tokenizer that is learned for it has 16,384 tokens in small letters",
         "Rows of 128 tokens",
         "more than one in 24 tokens would be",
         "geometric with p = 0.2, 3.8 on average (SpanBERT",
@@ -226,7 +231,7 @@ FACTS: dict[str, list[str]] = {
     ],
     "docs/pretraining.md": [
         "of the benchmarks for 20 minutes on two cores with AVX512-BF16",
-        "with the default vocabulary, of 8,192 tokens as they are written",
+        "with a vocabulary of 8,192 tokens as they are written",
         "In the same 20 minutes as masked tokens alone",
         "four minutes of spans bring nothing",
         "that has read English novels for 20 minutes (`--objective denoising`)",
