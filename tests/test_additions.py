@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -53,10 +53,19 @@ class Backwards(CausalLanguageModelling):
         return {**example, "input_ids": example["input_ids"][::-1].copy(), "labels": example["labels"][::-1].copy()}
 
 
+class Signs(torch.optim.Rprop):
+    """An optimizer, which notes its rates."""
+
+    rates: ClassVar[list[float]] = []
+
+    def step(self, closure: Any = None) -> Any:
+        self.rates.append(self.param_groups[0]["lr"])
+        return super().step(closure)
+
+
 def sign_descent(model: nn.Module, arguments: Any) -> list[torch.optim.Optimizer]:
-    """An optimizer."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    return [torch.optim.Rprop(weights, lr=arguments.learning_rate)]
+    return [Signs(weights, lr=arguments.learning_rate)]
 
 
 def test_an_objective_and_an_optimizer_are_a_class_a_function_and_a_line_each(
@@ -74,8 +83,9 @@ def test_an_objective_and_an_optimizer_are_a_class_a_function_and_a_line_each(
     assert code == 0, said
     run = json.loads((folder / "run.json").read_text())
     assert run["objective"] == "backwards" and "sign_descent" in json.dumps(run)
-    losses = [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert losses and np.isfinite(losses).all()
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert lines and np.isfinite([line["loss"] for line in lines]).all()
+    assert lines[-1]["learning_rate"] == Signs.rates[lines[-1]["step"] - 1], "groups need not say how they scale it"
 
 
 @dataclass

@@ -115,7 +115,7 @@ class MicroBatchSampler(Sampler[list[tuple[int, int]]]):
     first_sample: int  # global number of the first sample of the first step
     batch_size: int
     micro_batch_size: int
-    rank: int = 0
+    rank: int
     num_processes: int
     mixture: Mixture = ()
     grouping: Grouping | None = None

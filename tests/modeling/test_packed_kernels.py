@@ -110,8 +110,10 @@ def allowed_by(blocks: BlockMask) -> Tensor:
         return dense[:, 0].repeat_interleave(size, 1).repeat_interleave(size, 2)[:, :length, :seen]
 
     full = spread(blocks.full_kv_num_blocks, blocks.full_kv_indices)
+    parts = spread(blocks.kv_num_blocks, blocks.kv_indices)
     assert bool(rule[full].all()), "a block that is computed whole holds scores that are not allowed"
-    return ((spread(blocks.kv_num_blocks, blocks.kv_indices) & rule) | full)[:, None]
+    assert not bool((parts & full).any()), "a block is computed twice, whole and in parts"
+    return ((parts & rule) | full)[:, None]
 
 
 def plain_flex(

@@ -128,6 +128,7 @@ def test_a_checkpoint_is_a_model_folder_without_pickle(trained, save) -> None:
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= names
     assert {f"training_state/{name}" for name in ("manifest.json", "optimizer.safetensors", "progress.json")} <= names
+    assert not {f"training_state/{name}.safetensors" for name in ("average", "learned")} & names, "it has neither"
     assert all(os.path.splitext(name)[1] in (".json", ".safetensors", ".md", "") for name in names)
     about = json.loads((folder / "tokenizer_config.json").read_text())
     assert about["tokenizer_class"] == "PreTrainedTokenizerFast"  # as transformers 4.57 knows it

@@ -445,6 +445,23 @@ def test_steps_left_out_end_with_the_run(run) -> None:
     assert run(max_steps=4, skip_steps="3-20")[0]["steps"] == 4
 
 
+@pytest.mark.parametrize("text", ["soon", "5-3", "0", "-2", "3-x"])
+def test_what_is_no_range_of_steps_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=f"'{text}' is no step or range of steps"):
+        check_skipped(f"1,{text}", done=0, max_steps=9)
+
+
+def test_the_watchdog_hears_of_every_step(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    beats: list[int] = []
+    monkeypatch.setattr("lacuna.training.environment.Watchdog.beat", lambda watchdog: beats.append(1))
+    counts = []
+    for steps in (1, 4):
+        beats.clear()
+        run(max_steps=steps, eval_steps=0, save_steps=0)
+        counts.append(len(beats))
+    assert counts[1] - counts[0] == 3
+
+
 def test_steps_left_out_that_are_made_already_are_said() -> None:
     assert check_skipped("3-7", done=2, max_steps=9) == []
     [said] = check_skipped("3-7", done=3, max_steps=9)
