@@ -206,8 +206,10 @@ def test_a_question_sees_its_own_document_alone(make) -> None:
     others = torch.from_numpy(~np.isin(document, document[asked]))
     with torch.no_grad():
         nats, found = work._score(model, batch)
+        loss, more = work.loss(model, batch, {"tokens": torch.tensor(7)})  # of a step whose other rows have the rest
         batch["input_ids"][0, others] = 20
         again, _ = work._score(model, batch)
     assert others.any() and (nats > 0).tolist() == (batch["labels"] != IGNORED).tolist()
     assert not found[batch["labels"] == IGNORED].any()
     assert (nats == again).all()
+    assert loss.item() == pytest.approx(nats.sum().item() / 7) and more["accuracy"] == found.sum() / 7

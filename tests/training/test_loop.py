@@ -463,7 +463,7 @@ def test_the_watchdog_hears_of_every_step(run, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_steps_left_out_that_are_made_already_are_said() -> None:
-    assert check_skipped("3-7", done=2, max_steps=9) == []
+    assert check_skipped("3-7", done=2, max_steps=9) == check_skipped("1", done=0, max_steps=None) == []
     [said] = check_skipped("3-7", done=3, max_steps=9)
     assert "--skip_steps 3-7: 3 steps are made already" in said
 
