@@ -78,10 +78,8 @@ NORMALIZER = (
     "Text normalization: none, nfc, nfkc (also full-width letters and ligatures), lowercase, strip_accents or "
     "lowercase_strip_accents. Only none is lossless."
 )
-VOCABULARY: dict[str, Any] = {
-    "vocab_size": 8192,
-    "normalizer": "none",
-}  # of a new tokenizer, if not asked
+VOCABULARY: dict[str, Any] = {"vocab_size": 8192, "normalizer": "none"}
+"""What a new tokenizer is like where neither a person nor an objective says otherwise."""
 
 
 @dataclass

@@ -107,7 +107,7 @@ class ObjectiveArguments(Arguments):
 
     @property
     def vocabulary(self) -> Mapping[str, Any]:
-        """What the tokenizer is to be like that is learned for this objective by default."""
+        """In what a tokenizer that is learned for this objective differs from the usual one."""
         return OBJECTIVES[self.objective].vocabulary
 
     @property

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lacuna.common.errors import InputError
-from lacuna.common.options import VOCABULARY
 from lacuna.common.private import counted
 from lacuna.common.work import Work
 
@@ -40,7 +39,9 @@ class TokenPrediction(Work):
     evaluations = 1  # how many held-out examples are made of each held-out row
     predicts_document_ends = False
     fields: Mapping[str, bool] = MappingProxyType({})  # of the configuration of the model that it trains
-    vocabulary: Mapping[str, Any] = MappingProxyType(VOCABULARY)  # of a tokenizer that is learned for it by default
+    vocabulary: Mapping[str, Any] = MappingProxyType(
+        {}
+    )  # of a tokenizer learned for it, where it is not the usual one
     learns_means = False  # whether the states of a text are trained, not that of [CLS]: a classifier reads their mean
 
     def __init__(

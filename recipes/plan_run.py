@@ -36,7 +36,7 @@ def main(words: Sequence[str] | None = None) -> str:
         more, _ = read_task_texts(data.for_file, task=data.for_task, read=read, builtin=corpus.BUILTIN_TASKS)
     model_arguments.revision = commit_of(model_arguments.model, revision=model_arguments.revision)
     asked = {name: getattr(model_arguments, name) for name in ("model", "trust_remote_code", "revision")}
-    vocabulary = model_arguments.vocabulary(None if data.tokenizer or model_arguments.model else goal.vocabulary)
+    vocabulary = model_arguments.vocabulary({} if data.tokenizer or model_arguments.model else goal.vocabulary)
     find = partial(tokenization.load_or_train, tokenizer=data.tokenizer, **asked, **vocabulary)
     fingerprint_of = tokenization.tokenizer_fingerprint
     tokenizer, store = corpus.prepare_corpus(data, tokenizer_for=find, fingerprint_of=fingerprint_of, more=more)

@@ -92,7 +92,7 @@ def main(words: Sequence[str] | None = None) -> str:
     goal.check_used()
     teacher = objectives.load_teacher(how.teacher, goal, as_ours=modeling.as_ours) if how.teacher else None
     owner = "--teacher" if how.teacher else "--tokenizer" if data.tokenizer else start.model and "--model"
-    vocabulary = start.vocabulary(None if owner else goal.vocabulary)
+    vocabulary = start.vocabulary({} if owner else goal.vocabulary)
     identity = goal.identity() | start.identity(vocabulary) | how.identity(teacher)
     is_main = training.is_main_process()
     if is_main and not goal.show_examples:
@@ -134,7 +134,7 @@ def main(words: Sequence[str] | None = None) -> str:
         work=works,
         tokenizer=tokenizer,
         arguments=arguments,
-        run_info={**facts, **asdict(start), **asdict(data), **vocabulary},
+        run_info={**facts, **asdict(start), **asdict(data), **({} if owner else vocabulary)},
         evaluates_first=start.model is not None,
         probe=probe,
         identity={"model": described, "corpus": store.fingerprint, "weights": store.source_weights, **identity},

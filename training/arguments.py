@@ -97,10 +97,10 @@ class NewModelArguments(ModelArguments):
         """What was asked for in place of the layers and widths of --size."""
         return {name: value for name in SHAPE if (value := getattr(self, name)) is not None}
 
-    def vocabulary(self, usual: Mapping[str, Any] | None) -> dict[str, Any]:
-        """What a newly trained tokenizer is to be like: what was asked for, else what is `usual`."""
+    def vocabulary(self, of_objective: Mapping[str, Any]) -> dict[str, Any]:
+        """What a newly trained tokenizer is to be like: as asked for, else as the objective wants it."""
         asked = {name: getattr(self, name) for name in VOCABULARY}
-        return {**VOCABULARY, **(usual or {}), **{name: value for name, value in asked.items() if value is not None}}
+        return {**VOCABULARY, **of_objective, **{name: value for name, value in asked.items() if value is not None}}
 
     def identity(self, vocabulary: Mapping[str, Any]) -> dict[str, Any]:
         """What was asked of a new model, which a run that is resumed must not change; known before text is read."""

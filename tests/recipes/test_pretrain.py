@@ -496,7 +496,7 @@ def test_a_new_vocabulary_is_as_the_objective_wants_it_or_as_asked(recipe, home,
         facts = json.loads((tmp_path / name / "run.json").read_text())
         assert {each: facts[each] for each in expected} == expected
     arguments = NewModelArguments()  # a run with a tokenizer of its own is resumed as ever
-    assert arguments.identity(arguments.vocabulary(None)) == {
+    assert arguments.identity(arguments.vocabulary({})) == {
         "new_model": {"family": None, "size": "micro", "vocab_size": 8192}
     }
     assert NewModelArguments.known_options() >= {*usual}
