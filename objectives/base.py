@@ -39,9 +39,7 @@ class TokenPrediction(Work):
     evaluations = 1  # how many held-out examples are made of each held-out row
     predicts_document_ends = False
     fields: Mapping[str, bool] = MappingProxyType({})  # of the configuration of the model that it trains
-    vocabulary: Mapping[str, Any] = MappingProxyType(
-        {}
-    )  # of a tokenizer learned for it, where it is not the usual one
+    vocabulary: Mapping[str, Any] = MappingProxyType({})  # what is unusual in a tokenizer that is learned for it
     learns_means = False  # whether the states of a text are trained, not that of [CLS]: a classifier reads their mean
 
     def __init__(
