@@ -95,7 +95,7 @@ def with_rate(arguments: "TrainingArguments", model: nn.Module) -> "TrainingArgu
 def _of_pretraining(arguments: "TrainingArguments", model: nn.Module) -> float:
     """The optimizer's rate up to three layers of 256, then falling with the root of layers times width.
 
-    So fall the best rates of Muon with micro, tiny and mini encoders (docs/pretraining.md), and, from 125 M weights to
+    So fall the best rates of Muon with micro, tiny and mini encoders (docs/tried.md), and, from 125 M weights to
     13 B, about so those of GPT-3, which learned by Adam (Brown et al., 2020, https://arxiv.org/abs/2005.14165).
     """
     config = getattr(model, "config", None)
