@@ -30,18 +30,19 @@ RECORD = 0.7402  # BLiMP: GPT-BERT, 8 layers of 512, strict-small (docs/tried.md
 
 def take_words(files: Sequence[str], *, most: int, into: Path) -> int:
     """Copy whole lines of files, in order, until the next would bring more than `most` words; how many they are."""
-    count = 0
+    count, is_full = 0, False
     into.mkdir(parents=True, exist_ok=True)
     for number, file in enumerate(files):
         lines = []
         for line in Path(file).read_text(encoding="utf-8-sig").splitlines(keepends=True):
-            if count + (words := len(line.split())) > most:
+            words = len(line.split())
+            if is_full := count + words > most:
                 break
             count += words
             lines.append(line)
         if lines:
             (into / f"{number:05}-{Path(file).name}").write_text("".join(lines), encoding="utf-8")
-        if count + words > most:
+        if is_full:
             break
     return count
 

@@ -103,7 +103,7 @@ def own_tasks(train_files: Sequence[str], eval_file: str, *, seeds: Sequence[int
     counts = {file: len(read_labelled(file.format(seed=seeds[0]))) for file in train_files}
     few = Classification.blended_rows
     return {
-        Path(file).stem: Task(f"{count:,} labels", *LABELS, (file, eval_file), BLEND if count <= few else {})
+        file.replace("/", "_"): Task(f"{count:,} labels", *LABELS, (file, eval_file), BLEND if count <= few else {})
         for file, count in counts.items()
     }
 

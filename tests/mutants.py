@@ -597,7 +597,10 @@ def write_report(report: Any, fates: list[Fate]) -> None:
         for each in fates
         if each.mutant and each.outcome in ("survived", "no end")
     ]
-    report.body["mutants"] = [{**vars(each), "mutant": each.mutant and vars(each.mutant)} for each in fates]
+    kept = ("outcome", "ran", "noticed_by")
+    report.body["mutants"] = [
+        {"mutant": each.mutant and vars(each.mutant), **{name: getattr(each, name) for name in kept}} for each in fates
+    ]
     told = (
         f"It took {report.body['minutes']} minutes. Changes that compute the same are not drawn ({EXPLAINED.name} "
         "says why). Survivors, and those whose tests did not end:"

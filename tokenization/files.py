@@ -65,7 +65,7 @@ def save_tokenizer(*, tokenizer: PreTrainedTokenizerFast, output_dir: Path) -> N
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
     """Read a folder that holds tokenizer.json, from here or from any fast tokenizer of transformers.
 
-    Raises InputError: the folder or its tokenizer.json is missing, or does not hold a tokenizer.
+    Raises InputError: the folder or its tokenizer.json is missing, or does not hold a tokenizer for raw text.
     """
     folder = Path(path)
     if not (folder / "tokenizer.json").is_file():
@@ -75,14 +75,25 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
             f"cannot load a tokenizer from {folder}: {what}. "
             f"Train one: python recipes/train_tokenizer.py --output_dir {place}"
         )
+    check_foreign(folder, tokenizer=True)
     try:
-        check_foreign(folder, tokenizer=True)
-        return without_panic(PreTrainedTokenizerFast.from_pretrained, folder)
+        found = without_panic(PreTrainedTokenizerFast.from_pretrained, folder)
     except Exception as error:  # the Rust library raises bare Exception
         raise InputError(
             f"{folder} does not hold a tokenizer that can be read ({type(error).__name__}: {str(error)[:200]}). "
             "Train it again with recipes/train_tokenizer.py."
         ) from error
+    return _for_raw_text(found, folder)
+
+
+def _for_raw_text(tokenizer: Any, name: str | Path) -> Any:
+    """The tokenizer, unless fine-tuning has let it begin every text with a space, which many sentences do not."""
+    if '"prepend": " "' in json.dumps(json.loads(tokenizer.backend_tokenizer.to_str())["normalizer"]):
+        raise InputError(
+            f"the tokenizer of {name} begins every text with a space, as fine-tuning has it; raw text wants the one "
+            "that the model was pretrained with: name its folder with --tokenizer"
+        )
+    return tokenizer
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
@@ -113,7 +124,8 @@ def load_or_train(
     Raises InputError: there is none, it cannot be loaded, or there is nothing to learn from.
     """
     if model and not Path(model).is_dir() and tokenizer in (None, "", model):
-        return loading.load_tokenizer(model, trust_remote_code=trust_remote_code, revision=revision)
+        found = loading.load_tokenizer(model, trust_remote_code=trust_remote_code, revision=revision)
+        return _for_raw_text(found, model)
     folder = tokenizer or model
     if not folder and text is None:
         raise InputError("--corpus goes without --data, and with the --tokenizer that it was made with")
@@ -121,13 +133,7 @@ def load_or_train(
         key = hashlib.sha256(f"{text.fingerprint} {PATTERNS} {sorted(vocabulary.items())}".encode()).hexdigest()[:16]
         folder = str(cache_folder() / "tokenizers" / key)
         train_once(documents=text.texts(), output_dir=Path(folder), **vocabulary)
-    found = load_tokenizer(folder)
-    if "Prepend" in str(json.loads(found.backend_tokenizer.to_str())["normalizer"]):
-        raise InputError(
-            f"the tokenizer of {folder} begins every text with a space, as fine-tuning has it; raw text wants the one "
-            "that the model was pretrained with: name its folder with --tokenizer"
-        )
-    return found
+    return load_tokenizer(folder)
 
 
 def train_once(*, documents: Iterable[str], output_dir: Path, **options: Any) -> None:

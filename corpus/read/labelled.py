@@ -1,6 +1,7 @@
 """Rows for fine-tuning: of tables, tagged sentences, parallel lines, saved data sets and the Hub; pairs of a text."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
@@ -51,10 +52,10 @@ def read_labelled(
     """
     path, how = Path(name).expanduser(), Reading(column_names=column_names, encoding=encoding)
     front, *behind = str(name).split(":")
-    if behind and not path.exists() and Path(front).expanduser().is_dir():
+    if behind and not os.path.exists(path) and os.path.isdir(Path(front).expanduser()):
         path, split = Path(front).expanduser(), ":".join(behind)
     check_named(path, how)
-    if path.exists():
+    if os.path.exists(path):  # False, too, of a name that is too long for a file
         options = {"tagged": tagged, "label_first": label_first}
         rows = _read_saved(path, split) if path.is_dir() else _read_file(path, how, **options)
         if not rows:
@@ -74,7 +75,7 @@ def read_unlabelled(name: Path | str, **reading: Any) -> Iterator[Record]:
     Raises InputError or HubError as it does, and for an empty line within a .txt.
     """
     path, how = Path(name).expanduser(), Reading(**reading)
-    kind = kind_of(path) if path.is_file() else None
+    kind = kind_of(path) if os.path.isfile(path) else None
     if kind == ".txt":
         yield from _read_lines(path, how)
     elif kind in RECORD_KINDS:

@@ -10,13 +10,14 @@ One process reads, and cuts pieces at edges of documents; whole pieces are kept.
 on workers nor on kills. Of each group of equal documents the first stays; documents with equal hashes are equal.
 """
 
+import glob
 import hashlib
 import json
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,11 @@ from lacuna.common.private import shown
 from ..arguments import CorpusArguments
 from ..read.streams import say_once
 from ..read.text import Document, Text, open_text
+from .encoding import SentenceEncoder
 from .pieces import BUILD, KEPT, SUFFIX, TOKENIZER, BuildOptions, Piece, TextPiece, make_pieces
 from .token_store import FILES, FOLDER, FORMAT_VERSION, MANIFEST, TokenStore, open_store
 
-VERSION = 1  # rises when other sentences or tokens are made of the same text
+VERSIONS = (2, 1)  # of whole documents, and of sentences that are encoded one by one; rise when other tokens are made
 MAX_DEFAULT_WORKERS = 8  # a worker takes about 100 MB, and all together are to stay under 1 GiB
 PIECE_BYTES = 2 << 20  # of text: a second of work for one process
 COUNTS = ("num_documents", "num_sentences", "num_tokens", "num_bytes")
@@ -52,7 +54,8 @@ def prepare_store(
     disk is full or read-only, and nothing half-built has the name of the store; WorkerError: a worker was killed.
     """
     shared = BuildOptions(text.fingerprint, tokenizer_fingerprint, len(tokenizer), text.language)
-    builder = _Builder(_place(output_dir), shared, text)
+    encoder = SentenceEncoder(tokenizer_json=tokenizer.backend_tokenizer.to_str(), dtype=shared.dtype)
+    builder = _Builder(_place(output_dir), shared, text, by_sentence=encoder.by_sentence)
     if num_workers is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         num_workers = min(cores, MAX_DEFAULT_WORKERS)
@@ -113,12 +116,12 @@ def _with_held_out(store: TokenStore, arguments: CorpusArguments, tokenizer: Any
 class _Builder:
     """One process that builds a store."""
 
-    def __init__(self, output_dir: Path, options: BuildOptions, text: Text) -> None:
+    def __init__(self, output_dir: Path, options: BuildOptions, text: Text, *, by_sentence: bool) -> None:
         self.output_dir = output_dir
         self.options = options
         self.text = text
         # 0.0 was an option once: without it, stores that are there would be built again.
-        about = json.dumps([FORMAT_VERSION, *vars(options).values(), 0.0, VERSION])
+        about = json.dumps([FORMAT_VERSION, *vars(options).values(), 0.0, VERSIONS[by_sentence]])
         self.fingerprint = hashlib.sha256(about.encode()).hexdigest()
         self.folder = output_dir.with_name(f".{output_dir.name}.building-{self.fingerprint[:16]}")
         self.pieces, self.done = self.folder / "pieces", self.folder / "pieces.json"
@@ -151,7 +154,8 @@ class _Builder:
             try:
                 yield
             finally:
-                path.unlink(missing_ok=True)  # filelock sees that a waiter holds a lock that is gone
+                with suppress(PermissionError):  # Windows keeps a file that is open
+                    path.unlink(missing_ok=True)  # filelock sees that a waiter holds a lock that is gone
 
     def _existing(self) -> TokenStore | None:
         """The store at its place if it is the one wanted; None when it may be written."""
@@ -177,7 +181,7 @@ class _Builder:
 
     def _make_folder(self, tokenizer: Any) -> None:
         """Make the folder of this build, and remove those of others, which were killed: the lock is held here."""
-        for other in self.output_dir.parent.glob(f".{self.output_dir.name}.building-*"):
+        for other in self.output_dir.parent.glob(f".{glob.escape(self.output_dir.name)}.building-*"):
             if other != self.folder:
                 shutil.rmtree(other, ignore_errors=True)
         self.pieces.mkdir(parents=True, exist_ok=True)

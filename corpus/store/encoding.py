@@ -6,7 +6,8 @@ abbreviations for some 240 languages). White space goes with the sentence after 
 A byte-level BPE encodes each word by itself, so a word that was met before need not be encoded again: with a table, a
 core made pieces of English novels 2.1 times as fast (vocabulary 32,000). The `regex` library cuts with the tokenizer's
 own expression; what it might cut in another way (characters that are younger than either library, syntax that the two
-engines read differently) and tokenizers of another make go through `tokenizers` itself.
+engines read differently) and tokenizers of another make go through `tokenizers` itself, and whole documents do where a
+word may reach over the end of a sentence.
 """
 
 import json
@@ -65,7 +66,8 @@ _BYTE_LEVEL = ByteLevel(add_prefix_space=False, use_regex=False)
 def split_sentences(text: str, *, language: str = "en") -> list[str]:
     """Sentences in order; white space goes with the sentence after it, and `"".join(result) == text`.
 
-    No cut is inside a run of letters, digits or marks: the tokens of the pieces, one by one, are those of the text.
+    No cut is inside a run of letters, digits or marks: with the patterns of Lacuna's own tokenizers the tokens of the
+    pieces, one by one, are those of the text.
     A language (ISO code) that the library does not know gets the rules of one near to it, or of English.
     """
     pieces: list[str] = []
@@ -169,23 +171,11 @@ def cut_sections(data: bytes) -> Iterator[str]:
     yield data[start:].decode()
 
 
-def batched_sentences(texts: list[bytes], language: str) -> Iterator[tuple[list[int], list[str]]]:
-    """Sentences in batches, each with the number of its document in the piece."""
-    owners: list[int] = []
-    sentences: list[str] = []
-    size = 0
-    for number, data in enumerate(texts):
-        for section in cut_sections(data):
-            for sentence in split_sentences(section, language=language):
-                for start in range(0, len(sentence), MAX_SENTENCE):
-                    owners.append(number)
-                    sentences.append(sentence[start : start + MAX_SENTENCE])
-                    size += len(sentences[-1])
-                    if size >= BATCH_CHARACTERS:
-                        yield owners, sentences
-                        owners, sentences, size = [], [], 0
-    if sentences:
-        yield owners, sentences
+def _sections(data: bytes, language: str) -> Iterator[tuple[str, list[str]]]:
+    """The sections of a document, each with its sentences."""
+    for section in cut_sections(data):
+        found = split_sentences(section, language=language)
+        yield section, [each[at : at + MAX_SENTENCE] for each in found for at in range(0, len(each), MAX_SENTENCE)]
 
 
 class SentenceEncoder:
@@ -206,8 +196,39 @@ class SentenceEncoder:
             pattern = None  # whether it stands in the text before or after is a matter of the tokenizer
         self.uses_table = pattern is not None
         self._find_words = regex.compile(pattern or "").findall
+        ends = [(left, right) for left in "a1." for right in (" B", "\tB", "\nB", "\r\nB", "\n\nB")] + [("。", "世")]
+        self.by_sentence = self.uses_table and not added
+        """Whether no word reaches over the end of a sentence, so that sentences are encoded one by one."""
+        self.by_sentence &= all(self._find_words(left + right)[0] == left for left, right in ends)
         self._is_unfit = re.compile("|".join([f"[^{_known_characters()}]", *added])).search
         self._word_ids = lru_cache(MAX_WORDS)(self._encode_word)
+
+    def documents(self, texts: list[bytes], language: str) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
+        """Some sentences at a time: the number of the document of each, their ids, and how many ids each has.
+
+        The ids of a document are those of its whole text (of one beyond 2 SECTION_BYTES, of its sections). A token
+        that reaches over the end of a sentence, as full stop and line end do for Qwen, is of the first one.
+        """
+        owners: list[int] = []
+        sentences: list[str] = []
+        size = 0
+        for number, data in enumerate(texts):
+            for section, found in _sections(data, language):
+                if not self.by_sentence:
+                    whole = self.backend.encode(section, add_special_tokens=False)
+                    starts = np.array(whole.offsets, dtype=np.int64).reshape(-1, 2)[:, 0]
+                    firsts = np.searchsorted(starts, np.cumsum([0, *map(len, found)])[:-1])
+                    lengths = np.diff(firsts, append=len(starts))
+                    yield [number] * len(found), np.array(whole.ids, dtype=self.dtype), lengths
+                    continue
+                owners += [number] * len(found)
+                sentences += found
+                size += len(section)
+                if size >= BATCH_CHARACTERS:
+                    yield owners, *self.encode(sentences)
+                    owners, sentences, size = [], [], 0
+        if sentences:
+            yield owners, *self.encode(sentences)
 
     def encode(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids of all sentences one after the other, and how many each has (int64 [len(sentences)])."""

@@ -18,9 +18,10 @@ import sys
 import threading
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -35,7 +36,7 @@ import numpy as np
 from lacuna.common.errors import LacunaError, StorageError, WorkerError
 from lacuna.common.files import replacing
 
-from .encoding import SentenceEncoder, batched_sentences
+from .encoding import SentenceEncoder
 
 BUILD = "build.json"
 TOKENIZER = "tokenizer.json"
@@ -115,8 +116,7 @@ def make_piece(*, text: TextPiece, path: Path, folder: Path) -> None:
     options, encoder = _load_build(folder)
     tokens, lengths = [np.empty(0, dtype=encoder.dtype)], [np.empty(0, dtype="<u4")]
     counts = np.zeros(len(text.texts), dtype="<u4")
-    for owners, sentences in batched_sentences(text.texts, options.language):
-        ids, sizes = encoder.encode(sentences)
+    for owners, ids, sizes in encoder.documents(text.texts, options.language):
         kept = sizes > 0  # a tokenizer that is not byte-level may make nothing of a sentence
         tokens.append(ids)
         lengths.append(sizes[kept].astype("<u4"))
@@ -164,20 +164,13 @@ def make_pieces(tasks: Iterable[tuple[TextPiece, Path]], *, folder: Path, num_wo
 
     others = set(multiprocessing.active_children())
     with (
-        # Workers import neither the program that started them, which takes seconds and memory, nor modules of the
-        # present folder, which may be somebody's text.
-        patch.dict(sys.modules, __main__=ModuleType("__main__")),
-        patch.dict(os.environ, PYTHONSAFEPATH="1"),
+        _bare_workers(),
         ProcessPoolExecutor(num_workers, multiprocessing.get_context("spawn"), initializer=_begin_worker) as pool,
     ):
         try:
             for text, path in tasks:
-                # Workers that this starts inherit the mask: Ctrl-C is for the process that began them.
-                mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-                try:
+                with _uninterrupted():
                     future = pool.submit(make_piece, text=text, path=path.absolute(), folder=folder.absolute())
-                finally:
-                    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                 places[future] = text.place
                 collect(at_most=num_workers + 1)
             collect(at_most=0)
@@ -191,6 +184,30 @@ def make_pieces(tasks: Iterable[tuple[TextPiece, Path]], *, folder: Path, num_wo
             for worker in set(multiprocessing.active_children()) - others:  # nobody waits for what they have begun
                 worker.kill()
             raise
+
+
+@contextmanager
+def _bare_workers() -> Iterator[None]:
+    """Processes that begin here import neither the program that started them, which takes seconds and memory, nor
+    modules of the present folder, which may be somebody's text."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        with patch.dict(os.environ, PYTHONSAFEPATH="1"):
+            yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Processes that begin here inherit the mask: Ctrl-C is for the one that began them. Windows has no masks."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
+    try:
+        yield
+    finally:
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _begin_worker() -> None:

@@ -312,7 +312,7 @@ def test_the_same_store_is_reused_and_another_one_replaced(
         patch.setattr(Text, "documents", never)
         assert prepare(text, tokenizer, folder).num_tokens == first.num_tokens
     with monkeypatch.context() as patch:
-        patch.setattr(build_module, "VERSION", 2)
+        patch.setattr(build_module, "VERSIONS", (2, 3))
         assert prepare(text, tokenizer, folder).fingerprint != first.fingerprint
         assert (folder / "00000").stat().st_ino != inode
     other = write_rows(tmp_path / "rows.jsonl", ["Something else."])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 from tokenizers.pre_tokenizers import ByteLevel
 
+from lacuna.corpus import split_sentences
 from lacuna.corpus.store import encoding
 from lacuna.corpus.store.encoding import GPT2_PATTERN, SentenceEncoder
 from lacuna.corpus.store.pieces import BuildOptions
@@ -29,7 +30,8 @@ GPT4O = (
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 TRAINING = [
-    "The cat's paw, and we'll say: 12345 times! Straße déjà-vu “quoted” — Привет, Ελλάδα. don't DON'T \r\n x" * 9
+    "The cat's paw, and we'll say: 12345 times! Straße déjà-vu “quoted” — Привет, Ελλάδα. don't DON'T \r\n x" * 9,
+    "cat!\n\n" * 20,
 ]
 
 
@@ -101,6 +103,65 @@ def test_it_gives_the_ids_of_the_tokenizer(name: str, texts: list[str]) -> None:
         assert lengths.tolist() == list(map(len, expected))
         assert tokens.tolist() == [id for ids in expected for id in ids]
         assert tokens.dtype == np.uint16
+
+
+def llama2() -> Tokenizer:
+    """BPE of whole texts, which begin with a mark, and whose bytes are tokens too, as SentencePiece makes them."""
+    tokenizer = Tokenizer(models.BPE(fuse_unk=True, byte_fallback=True, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    from tokenizers.trainers import BpeTrainer
+
+    special = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = BpeTrainer(vocab_size=400, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator([" ".join(TRAINING)], trainer)
+    return tokenizer
+
+
+def word_piece() -> Tokenizer:
+    from tokenizers.trainers import WordPieceTrainer
+
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    trainer = WordPieceTrainer(vocab_size=200, special_tokens=["[UNK]"], show_progress=False)
+    tokenizer.train_from_iterator(TRAINING, trainer)
+    return tokenizer
+
+
+OF_OTHERS = ("llama3", "gpt4", "gpt4o", "bert", "added")
+WHOLE = {**TOKENIZERS, "llama2": llama2(), "word_piece": word_piece()}
+PROSE = st.lists(
+    st.sampled_from(("Title", "end.", "No!", "你好。", "世界", " ", "\n", "\n\n", "\r\n", "\t", '"', *PIECES))
+)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@examples(60)
+@given(documents=st.lists(PROSE.map("".join), min_size=1, max_size=4))
+def test_the_tokens_of_a_document_are_those_of_its_whole_text(name: str, documents: list[str]) -> None:
+    tokenizer = WHOLE[name]
+    tokenizer.encode_special_tokens = True
+    encoder = ENCODERS.get(name) or SentenceEncoder(tokenizer_json=tokenizer.to_str(), dtype=np.dtype(np.uint16))
+    assert encoder.by_sentence == (name in ENCODERS and name not in OF_OTHERS)
+    found: list[list[int]] = [[] for _ in documents]
+    owned: list[int] = []
+    for owners, ids, lengths in encoder.documents([text.encode() for text in documents], "en"):
+        assert len(owners) == len(lengths) and lengths.sum() == len(ids)
+        owned += owners
+        for owner, last, length in zip(owners, np.cumsum(lengths), lengths, strict=True):
+            found[owner] += ids[last - length : last].tolist()
+    assert owned == [number for number, text in enumerate(documents) for _ in split_sentences(text)]
+    assert found == [tokenizer.encode(text, add_special_tokens=False).ids for text in documents]
+
+
+def test_a_token_over_the_end_of_a_sentence_is_of_the_first_one() -> None:
+    tokenizer = make(LLAMA3)
+    encoder = SentenceEncoder(tokenizer_json=tokenizer.to_str(), dtype=np.dtype(np.uint16))
+    ((owners, ids, lengths),) = encoder.documents([b"cat!\n\nDog. Ox"], "en")
+    words = [tokenizer.encode(word, add_special_tokens=False).ids for word in ("cat", "!\n\n", "Dog", ".", " Ox")]
+    assert ids.tolist() == [token for word in words for token in word]
+    assert owners == [0, 0, 0] and lengths.tolist() == [
+        sum(map(len, part)) for part in (words[:2], words[2:4], words[4:])
+    ]
 
 
 def check(encoder: SentenceEncoder, sentences: list[str]) -> None:

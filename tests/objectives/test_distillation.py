@@ -6,6 +6,7 @@ import math
 import pickle
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ VOCAB, CPU = 60, torch.device("cpu")
 SMALL: dict[str, Any] = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 SMALL |= {"intermediate_size": 32, "initializer_range": 0.5}
 MODELS: dict[str, Any] = {"mlm": (LacunaForMaskedLM, "modernbert"), "clm": (LacunaForCausalLM, "qwen3")}
+SIZED = ("ids.bin", "log_probs.bin")  # answers, beside what is about them
 KINDS = pytest.mark.parametrize("kind", DISTILLED)
 
 
@@ -232,9 +234,16 @@ def test_a_cache_that_is_not_whole_is_made_again_to_the_bit(make, monkeypatch) -
     with pytest.raises(StorageError, match=r"cannot write the teacher's answers to .*No space left"):
         learned(make("clm", seed=9), model_of("clm"))
     assert [path.name for path in folder.parent.iterdir() if path.is_dir()] == [folder.name]
-    monkeypatch.setattr("lacuna.objectives.distillation.shutil.disk_usage", lambda path: type("", (), {"free": 10}))
+
+
+def test_answers_that_do_not_fit_the_disk_are_not_begun(make, monkeypatch) -> None:
+    size = sum(len(content) for name, content in files(learned(make("clm"), model_of("clm"))).items() if name in SIZED)
+    free = size - 1
+    monkeypatch.setattr("lacuna.objectives.distillation.shutil.disk_usage", lambda path: SimpleNamespace(free=free))
     with pytest.raises(StorageError, match=r"where 0\.0 MB are free: lower --top_k"):
-        learned(make("clm", seed=9), model_of("clm"))
+        learned(make("clm"), model_of("clm", seed=1))
+    free = size
+    learned(make("clm"), model_of("clm", seed=1))
 
 
 def test_workers_that_do_not_fork_read_the_same_files(make) -> None:
@@ -255,6 +264,12 @@ def test_a_fingerprint_tells_weights_and_not_places(tmp_path: Path) -> None:
     with torch.no_grad():
         next(there.parameters()).flatten()[0] += 1
     assert fingerprint_of(here) != fingerprint_of(there)
+
+
+def test_the_page_has_the_defaults() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "distillation.md").read_text(encoding="utf-8")
+    for name in ("top_k", "distill_weight"):
+        assert f"| `--{name}` | {getattr(DistillationArguments, name)} |" in page
 
 
 # What is refused

@@ -74,6 +74,8 @@ def test_the_longest_spans_come_first_and_common_words_make_none() -> None:
     assert recurring_spans(words, is_common=common) == [[(1, 3), (4, 6)], [(3, 4), (8, 9)]]
     assert recurring_spans([(5,), None, (5,), (6, 7)], is_common=NONE_COMMON) == [[(0, 1), (2, 3)]]
     assert recurring_spans([], is_common=NONE_COMMON) == []
+    nine: list[Any] = [(word,) for word in range(10, 19)]  # one more than a span has
+    assert recurring_spans(nine * 2, is_common=NONE_COMMON) == [[(0, 8), (9, 17)], [(8, 9), (17, 18)]]
 
 
 def restored(example: dict[str, np.ndarray]) -> tuple[list[int], int]:

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import processes
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from lacuna.common.errors import InputError, StorageError
 from lacuna.tokenization import (
     adapt_tokenizer,
     check_output_dir,
+    load_or_train,
     load_tokenizer,
     save_tokenizer,
     tokenizer_fingerprint,
@@ -71,8 +72,26 @@ def test_load_of_what_is_not_there_or_broken(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no tokenizer\.json.*--output_dir runs/tokenizer$"):
         load_tokenizer(tmp_path)  # not into the folder of somebody's texts
     (tmp_path / "tokenizer.json").write_text('{"model": ')
-    with pytest.raises(InputError, match="does not hold a tokenizer"):
+    with pytest.raises(InputError, match="tokenizer"):
         load_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_of_fine_tuning_is_not_for_raw_text(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    for name, first in (("tuned", " "), ("of_sentencepiece", "▁")):
+        backend.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Prepend(first)])
+        PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(tmp_path / name)
+    load_tokenizer(tmp_path / "of_sentencepiece")
+    with pytest.raises(InputError, match="begins every text with a space"):
+        load_tokenizer(tmp_path / "tuned")
+    monkeypatch.setattr(
+        "lacuna.tokenization.files.loading.load_tokenizer",
+        lambda name, **_: PreTrainedTokenizerFast.from_pretrained(tmp_path / "tuned"),
+    )
+    with pytest.raises(InputError, match="of me/tuned begins every text with a space"):  # on the Hub
+        load_or_train(None, tokenizer=None, model="me/tuned")
 
 
 READER = """
