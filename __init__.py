@@ -20,6 +20,7 @@ import inspect as _inspect
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -190,7 +191,7 @@ def _rows_of(name: str, value: Any) -> Any:
     kind = type(value).__name__
     if kind in ("DatasetDict", "IterableDataset", "IterableDatasetDict"):
         raise InputError(f"{name} is a {kind}: give one split of it, a datasets.Dataset")
-    if hasattr(value, "__next__"):  # a generator
+    if hasattr(value, "__next__") or kind == "Column":  # a generator; a column of a dataset
         value = list(value)
     elif hasattr(value, "tolist") and not hasattr(value, "columns"):  # of NumPy, or a column of a frame
         value = value.tolist()
@@ -217,7 +218,13 @@ def _rows_of(name: str, value: Any) -> Any:
 
 def _is_text(value: Any, *, anything: bool) -> bool:
     """Whether a string is a text, and not the path of one."""
-    return isinstance(value, str) and (anything or (" " in value.strip() and not os.path.exists(value)))
+    from lacuna.corpus.read.formats import kind_of
+    from lacuna.corpus.read.sources import TEXT_KINDS
+
+    if not isinstance(value, str) or anything:
+        return isinstance(value, str)
+    named = os.path.exists(value) or kind_of(Path(re.sub(r":[\d.]+$", "", value))) in TEXT_KINDS
+    return " " in value.strip() and not named
 
 
 def _kept(rows: Any, name: str = "rows") -> Path:

@@ -75,7 +75,7 @@ def replacing(path: Path, *, hint: str = "") -> Iterator[Path]:
 def write_text(path: Path, text: str, *, hint: str = "") -> None:
     """Write a small text file atomically. Raises StorageError: the file cannot be written."""
     with replacing(path, hint=hint) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", newline="\n")  # as long on Windows as elsewhere
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:

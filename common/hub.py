@@ -27,7 +27,7 @@ _WEIGHTS = re.compile(
 )
 _FILES = {
     *("config.json", "generation_config.json", "adapter_config.json", "README.md", "results.json", "task.json"),
-    *("export.json", "export_check.json"),
+    *("export.json", "export_check.json", "bag_of_words.safetensors"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja"),
     *("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),

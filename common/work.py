@@ -64,6 +64,11 @@ class Work:
         """The batch plus tensors that spare a GPU from waiting for the host in the middle of a step."""
         return batch
 
+    def count_tokens(self, batch: Tensors) -> int:
+        """Tokens of the batch, without padding where it has a mask."""
+        mask = batch.get("attention_mask")
+        return batch["input_ids"].numel() if mask is None else int(mask.sum())
+
     def count_targets(self, batch: Tensors) -> dict[str, int]:
         """How many targets of each kind the batch holds; the loop adds them over micro-batches and processes."""
         raise NotImplementedError
@@ -92,6 +97,10 @@ class Work:
     @cached_property
     def bag_of_words(self) -> dict[str, float]:
         """Metrics reached from words alone, without a language model, by the names of `summarize`; found once."""
+        return {}
+
+    def with_words(self) -> dict[str, float]:
+        """The same, of the model that was last summarized and of the words together."""
         return {}
 
 

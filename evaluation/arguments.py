@@ -92,6 +92,11 @@ class EvaluationArguments(ExaminedModelArguments, ReadingArguments):
         given = dict(zip(SUITES, (self.data, self.pairs, self.analogies, self.similarity), strict=True))
         if self.suite == "all":
             return {suite: paths for suite, paths in given.items() if paths or suite == "bits_per_byte"}
+        if others := [suite for suite in FORMS if given[suite] and suite != self.suite]:
+            option = others[0].removeprefix("minimal_")
+            raise InputError(f"--{option} is data of --suite {others[0]} or all, and --suite is {self.suite}")
+        if self.neighbours_of and self.suite not in ("analogies", "similarity"):
+            raise InputError("--neighbours_of goes with --suite analogies, similarity or all")
         paths = self.data or given[self.suite]
         if not paths and self.suite in FORMS:
             raise InputError(f"--suite {self.suite} needs --data: {FORMS[self.suite]}")

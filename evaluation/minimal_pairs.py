@@ -88,6 +88,20 @@ def score_sentences(
     Sentences of the same tokens are scored once and get exactly the same score. Raises InputError: a sentence has no
     token, or more than the model takes.
     """
+    owners, texts = encode_sentences(language_model, sentences)
+    lengths = np.asarray([len(ids) for ids in texts], dtype=np.int64)
+    scores = np.zeros(len(texts), dtype=np.float64)
+    asked: dict[str, Any] = {"requests": _requests(language_model, texts), "total": int(lengths.sum())}
+    how: dict[str, Any] = {"batch_size": batch_size, "description": "minimal pairs"}
+    for request, nats, _ in score(language_model=language_model, **asked, **how):
+        scores[request.owner] -= nats.sum()
+    return scores[owners], lengths[owners]
+
+
+def encode_sentences(
+    language_model: LanguageModel, sentences: Sequence[str]
+) -> tuple[np.ndarray, list[tuple[int, ...]]]:
+    """Which text each sentence is, int64 [sentences], and the ids of the texts; InputError as in `score_sentences`."""
     numbers: dict[tuple[int, ...], int] = {}
     owners = np.empty(len(sentences), dtype=np.int64)
     edges = len(language_model.prefix) + len(language_model.suffix)
@@ -101,14 +115,7 @@ def score_sentences(
                 f"with special tokens: {sentence[:80]!r}"
             )
         owners[index] = numbers.setdefault(ids, len(numbers))
-    texts = list(numbers)
-    lengths = np.asarray([len(ids) for ids in texts], dtype=np.int64)
-    scores = np.zeros(len(texts), dtype=np.float64)
-    asked: dict[str, Any] = {"requests": _requests(language_model, texts), "total": int(lengths.sum())}
-    how: dict[str, Any] = {"batch_size": batch_size, "description": "minimal pairs"}
-    for request, nats, _ in score(language_model=language_model, **asked, **how):
-        scores[request.owner] -= nats.sum()
-    return scores[owners], lengths[owners]
+    return owners, list(numbers)
 
 
 def _requests(language_model: LanguageModel, texts: Iterable[tuple[int, ...]]) -> Iterator[Request]:

@@ -14,7 +14,7 @@ from lacuna.common.files import json_lines, write_text
 from lacuna.common.options import Arguments, check_range, option
 
 from .language_model import LanguageModel, dense_logits, find_kind
-from .minimal_pairs import group_pairs, measure_minimal_pairs
+from .minimal_pairs import encode_sentences, group_pairs, measure_minimal_pairs
 
 SAMPLES = "samples.jsonl"
 NEW_TOKENS = 24
@@ -69,6 +69,10 @@ class Probe:
         self.tokenizer, self.pairs, self.steps = tokenizer, {}, arguments.probe_steps
         if arguments.probe:
             self.pairs = group_pairs(rows=rows, max_examples=arguments.probe_examples)
+            sentences = [sentence for group in self.pairs.values() for pair in group for sentence in pair]
+            was = model.training
+            encode_sentences(LanguageModel.of(model=model, tokenizer=tokenizer), sentences)  # none is too long
+            model.train(was)
         self.baseline = {"minimal_pairs": 0.5} if self.pairs else {}
         self.prompts = _read_prompts(arguments.probe_prompts, mask=tokenizer.mask_token if kind == "masked" else None)
 

@@ -39,8 +39,10 @@ def read_questions(lines: Iterable[tuple[str, str]], *, suite: str) -> dict[str,
     `lines` are texts and their places, file:line. InputError, with the place: a line is of another form.
     """
     groups: dict[str, Items] = defaultdict(list)
-    section = ""
+    section, before = "", ""
     for text, place in lines:
+        file = place.rpartition(":")[0]
+        section, before = section if file == before else "", file
         parts = [part.strip() for part in text.split("\t" if "\t" in text else None)]
         if suite == "analogies" and text.startswith(":"):
             section = text[1:].strip()
@@ -52,7 +54,7 @@ def read_questions(lines: Iterable[tuple[str, str]], *, suite: str) -> dict[str,
         except ValueError:
             what = "two words and a number with tabs" if suite == "similarity" else "four words with blanks"
             raise InputError(f"{place}: expected {what} between, without titles, not {text.strip()[:80]!r}") from None
-        groups[section or place.replace("\\", "/").rsplit("/", 1)[-1].split(".txt")[0]].append(item)
+        groups[section or file.replace("\\", "/").rsplit("/", 1)[-1].split(".txt")[0]].append(item)
     if not groups:
         raise InputError(f"--suite {suite}: there are names of sections, and no questions below them")
     return dict(groups)

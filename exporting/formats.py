@@ -102,8 +102,9 @@ def export_model(arguments: ExportArguments, texts: Iterable[str]) -> dict[str, 
                 model=model, tokenizer=tokenizer, folder=folder, quantize=arguments.quantize, example=batches[0]
             )
         loading.save_tokenizer_files(tokenizer, folder)
-        if (settings := loading.file_of(arguments.model, "task.json", revision=commit)) is not None:
-            shutil.copy(settings, folder / "task.json")
+        for name in ("task.json", "bag_of_words.safetensors"):
+            if (beside := loading.file_of(arguments.model, name, revision=commit)) is not None:
+                shutil.copy(beside, folder / name)
         found = {
             "model": type(model).__name__,
             "format": arguments.format,

@@ -321,13 +321,10 @@ def score_targets(logits: Tensor, labels: Tensor, byte_lengths: Tensor) -> list[
     Logits and labels are as in `at_targets`; `byte_lengths`, [vocab_size], are bytes of text each token stands for.
     """
     is_target = labels != IGNORED
-    if logits.ndim == 3:
-        nats = functional.cross_entropy(logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
-        hits = logits.argmax(dim=-1) == labels
-    else:
-        losses = functional.cross_entropy(logits.float(), labels[is_target], reduction="none")
-        nats = losses.new_zeros(labels.shape).masked_scatter(is_target, losses)
-        hits = torch.zeros_like(is_target).masked_scatter(is_target, logits.argmax(dim=-1) == labels[is_target])
+    logits, wanted = at_targets(logits, labels), labels[is_target]
+    losses = functional.cross_entropy(logits.float(), wanted, reduction="none")
+    nats = losses.new_zeros(labels.shape).masked_scatter(is_target, losses)
+    hits = torch.zeros_like(is_target).masked_scatter(is_target, logits.argmax(dim=-1) == wanted)
     size = byte_lengths.to(labels.device)[labels.clamp(min=0)] * is_target
     columns = torch.stack([column.cpu().double().sum(dim=1) for column in (nats, size, is_target, hits)], dim=1)
     names = ("nats", "bytes", "targets", "hits")

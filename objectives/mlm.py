@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lacuna.common.errors import InputError
 
-from .base import PackedPrediction, TokenPrediction, at_targets, score_targets, token_loss
+from .base import PackedPrediction, TokenPrediction, score_targets, token_loss
 from .data import IGNORED, SpecialTokens, Tensors, for_model, random_stream, rounded
 from .packing import PackedRow
 
@@ -251,4 +251,4 @@ class MaskedLanguageModelling(MaskedPrediction, PackedPrediction):
     def evaluate(self, model: nn.Module, batch: Tensors) -> list[dict[str, Any]]:
         """Sums over the masked positions of each row."""
         logits, labels = model(**batch, sparse_prediction=True).logits, batch["labels"]
-        return score_targets(at_targets(logits, labels), labels, self.byte_lengths)
+        return score_targets(logits, labels, self.byte_lengths)

@@ -129,7 +129,7 @@ class PairPrediction(ChunkPrediction):
         """Sums over the masked positions of each pair, and how the pair was judged."""
         output, labels = model(**batch, sparse_prediction=True), batch["labels"]
         pairs, answers = output.seq_relationship_logits.float(), batch["next_sentence_label"]
-        records = score_targets(at_targets(output.prediction_logits, labels), labels, self.byte_lengths)
+        records = score_targets(output.prediction_logits, labels, self.byte_lengths)
         nats = functional.cross_entropy(pairs, answers, reduction="none").tolist()
         right = (pairs.argmax(dim=-1) == answers).tolist()
         return [
@@ -299,6 +299,10 @@ class PassagePrediction(ChunkPrediction, MaskedLanguageModelling):
         masking = self.eval_masking if held_out else self.masking
         packed = PackedRow(ids=ids, bounds=np.array([0, len(first) + 2, len(ids)]))
         return self._finished(packed, *masking(ids, probability=rate, generator=generator))
+
+    def count_tokens(self, batch: Tensors) -> int:
+        """Tokens of both passages: padding is the third document of a row."""
+        return int(((batch["position_ids"] == 0).cumsum(1) <= 2).sum())
 
     def loss(self, model: nn.Module, batch: Tensors, num_targets: Tensors) -> tuple[Tensor, Tensors]:
         """Cross-entropy at the masked positions, a mean over tokens, plus that of the passages, a mean over pairs."""

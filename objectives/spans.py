@@ -163,7 +163,7 @@ class RecurringSpans(PackedPrediction):
 
     def evaluate(self, model: nn.Module, batch: Tensors) -> list[dict[str, Any]]:
         columns = (*self._score(model, batch), batch["labels"] != IGNORED)
-        sums = torch.stack([column.double().sum(dim=1).cpu() for column in columns], dim=1)
+        sums = torch.stack([column.cpu().double().sum(dim=1) for column in columns], dim=1)
         return [dict(zip(("nats", "hits", "targets"), values, strict=True)) for values in sums.tolist()]
 
     def summarize(self, records: list[dict[str, Any]]) -> dict[str, float]:

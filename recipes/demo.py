@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 
@@ -67,10 +68,10 @@ def try_results(out: Path) -> float:
     elsewhere.mkdir()
     script = shutil.copy(RECIPES / "try_models.py", elsewhere)
     # -S leaves out the links to this repository in site-packages; the libraries are then found through their folder.
-    libraries = next(path for path in sys.path if path.endswith("site-packages"))
+    libraries = sysconfig.get_path("purelib")
     alone = (
         f"import sys, runpy, importlib.util; sys.path.append({libraries!r}); "
-        "assert importlib.util.find_spec('modeling') is None, 'Lacuna is importable here'; "
+        "assert importlib.util.find_spec('lacuna') is None, 'Lacuna is importable here'; "
         f"sys.argv[0] = {str(script)!r}; runpy.run_path({str(script)!r}, run_name='__main__')"
     )
     for stage, (title, _, _) in MODELS.items():
@@ -132,7 +133,7 @@ def main() -> None:
     seconds["try"] = try_results(out.resolve())
     good = report(out, seconds)
     for title, command in PAGES.items():
-        run(title, command.format(out=out).split())
+        run(title, [word.format(out=out) for word in command.split()])
     if not good:
         sys.exit("demo: a model is not clearly better than its baseline")
 

@@ -13,7 +13,7 @@ model: python recipes/predict.py --model runs/onnx --input new.csv --output answ
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,12 +25,13 @@ from lacuna.common.files import write_text
 from lacuna.corpus import TextArguments, open_text, read_labelled
 from lacuna.exporting import ExportArguments, export_model
 from lacuna.tasks.base.metrics import best_over_answers, exact_match
-from lacuna.tasks.base.rows import as_rows
-from lacuna.tasks.classification.reader import label_set
+from lacuna.tasks.base.rows import Row, as_rows
+from lacuna.tasks.classification.reader import label_name, label_set, multi_hot_width
 from lacuna.tasks.multiple_choice.task import find_reading, read_labels, read_problem
 from lacuna.tasks.predict.inference import open_predictor
 from lacuna.tasks.predict.predictor import PredictionArguments, Predictor, check_rows, predict
 from lacuna.tasks.question_answering.reader import read_questions
+from lacuna.tasks.token_classification.reader import PLAIN, entities, write_tags
 from lacuna.training import use_all_cores
 
 SCORED = ("single_label_classification", "multi_label_classification", "token_classification", "multiple_choice")
@@ -41,7 +42,7 @@ COLUMNS = ("context_column", "question_column", "choices_columns", "label_column
 def open_tuned(arguments: ExportArguments, model: str, revision: str | None = None) -> Predictor:
     """What answers the rows of --eval_file; InputError where an answer cannot be right or wrong."""
     asked: dict[str, Any] = {"model": model, "input": arguments.eval_file or "", "output": "answers.jsonl"}
-    asked |= {"trust_remote_code": arguments.trust_remote_code, "revision": revision}
+    asked |= {"trust_remote_code": arguments.trust_remote_code, "revision": revision, "without_words": True}
     predictor = open_predictor(PredictionArguments(**asked))
     known = predictor.settings.get("problem_type", predictor.settings.get("name"))
     if known not in (*SCORED, QUESTIONS) or arguments.format != "onnx":
@@ -69,15 +70,31 @@ def score(predictor: Predictor) -> tuple[str, float]:
         problems = [read_problem(row, **columns) for row in rows]
         numbers = read_labels(problems, reading=find_reading(problems))
         return "accuracy", fmean(row["prediction_number"] == one for row, one in zip(found, numbers, strict=True))
-    right: list[bool] = []
+    names = [name for _, name in sorted(predictor.model.config.id2label.items())]  # in the order of the outputs
+    return "accuracy", fmean(_right(rows, found, label, settings, names))
+
+
+def _right(
+    rows: Sequence[Row], found: Sequence[Any], label: str, settings: Mapping[str, Any], names: Sequence[str]
+) -> Iterator[bool]:
+    """Whether each row, or each of its tokens, is answered rightly; labels may stand there by their numbers."""
+    numbered = (
+        {} if any(name.isdecimal() for name in names) else {str(place): name for place, name in enumerate(names)}
+    )
+    width = multi_hot_width(rows=rows, column=label)
     for row, answered in zip(rows, found, strict=True):
-        given, answer = row.fields[label], answered.get("predicted_tags", answered["prediction"])
         if settings.get("problem_type") == "multi_label_classification":
-            right.append(set(label_set(row, label, separator=settings.get("label_separator"))) == set(answer))
+            given = label_set(row, label, separator=settings.get("label_separator")) if width is None else []
+            given += [names[place] for place in range(width or 0) if row.fields[label][place]]
+            yield set(given) == set(answered["prediction"])
+        elif settings.get("name") == "token_classification":
+            tags = [numbered.get(str(tag).strip(), str(tag).strip()) for tag in row.fields[label]]
+            tags = tags if settings.get("scheme") == PLAIN else write_tags(entities(tags), length=len(tags))
+            told = answered.get("predicted_tags", answered["prediction"])
+            yield from (one == other for one, other in zip(tags, told, strict=True))
         else:
-            of_tokens = zip(given, answer, strict=True) if isinstance(given, list) else [(given, answer)]
-            right += [str(one) == str(other) for one, other in of_tokens]
-    return "accuracy", fmean(right)
+            name = label_name(row, label)
+            yield numbered.get(name, name) == answered["prediction"]
 
 
 def main(words: Sequence[str] | None = None) -> str:

@@ -131,8 +131,9 @@ def test_the_same_rows_have_one_file_and_others_another(home: Path) -> None:
         {"text": [row["text"] for row in TEXTS]},
         pandas.DataFrame(TEXTS)["text"],
         pandas.DataFrame(TEXTS)["text"].to_numpy(),
+        datasets.Dataset.from_list(TEXTS)["text"],
     ],
-    ids=["list", "generator", "columns", "column", "array"],
+    ids=["list", "generator", "columns", "column", "array", "column of a dataset"],
 )
 def test_texts_in_memory_in_all_their_forms(given: Any) -> None:
     assert lacuna._kept(lacuna._rows_of("data", given)) == lacuna._kept(TEXTS)
@@ -145,7 +146,10 @@ def test_texts_in_memory_in_all_their_forms(given: Any) -> None:
 def test_what_is_no_text_is_refused_by_name(given: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         lacuna.pretrain(data=given)
-    assert lacuna._rows_of("data", ["my_texts/", "b.txt"]) == ["my_texts/", "b.txt"]  # paths
+    for paths in (["my_texts/", "b.txt"], ["my docs/*.txt"], ["my docs/a.md:0.7", "my docs/b.jsonl.gz:0.3"]):
+        assert lacuna._rows_of("data", paths) == paths
+    for texts in (["How are you?", "I am fine."], ["See example.com [now]", "at 10:30"]):
+        assert lacuna._rows_of("data", texts) == [{"text": text} for text in texts]
 
 
 @pytest.mark.parametrize(

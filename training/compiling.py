@@ -7,8 +7,10 @@ targets) depends on the data and is not compiled.
 import math
 import os
 import shutil
+import sysconfig
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -27,9 +29,12 @@ _VERSIONS = 64
 
 
 def compiler_of(device: torch.device) -> str | None:
-    """What turns the code into machine code on this device; None where it is missing."""
-    if device.type == "cuda":
-        return "triton" if torch.utils._triton.has_triton() else None
+    """What turns the code into machine code on this device; None where it or the headers of Python are missing."""
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        return None
+    if device.type == "cuda":  # triton compiles what calls its kernels with a compiler of C; on Windows it brings one
+        c = os.name == "nt" or shutil.which(os.environ.get("CC", "gcc")) or shutil.which("clang")
+        return "triton" if torch.utils._triton.has_triton() and c else None
     return shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++") if device.type == "cpu" else None
 
 
@@ -47,8 +52,8 @@ def should_compile(
     if arguments.compile == "on":
         if compiler is None:
             raise InputError(
-                f"--compile on: there is no compiler for {device.type} here (a CPU needs g++, a GPU triton); "
-                "install one, or drop --compile"
+                f"--compile on: there is no compiler for {device.type} here (a CPU needs g++, a GPU triton and gcc, "
+                "and both the headers of Python, as in python3-dev); install it, or drop --compile"
             )
         return True
     if compiler is None or is_divided or not all(stage.work.fixed_length(stage.micro_batch_size) for stage in stages):

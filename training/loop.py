@@ -96,7 +96,9 @@ def _train(run: Run) -> None:
     """All steps, with what is due after each: a line of the log, an evaluation, a checkpoint."""
     arguments, progress, skip = run.arguments, run.progress, skipped_steps(run.arguments.skip_steps)
     stage: Stage | None = None
+    run.watchdog.beat()
     run.compile()
+    run.watchdog.beat()
     if progress.evaluation_due:
         evaluate_and_log(run)
     window, saved_at = Window(replace(progress)), progress.seconds
@@ -305,12 +307,14 @@ def _memory_errors(run: Run) -> Iterator[None]:
         if not run.progress.step and run.accelerator.is_main_process:  # nothing that the next command should find
             for name in ("run.json", "metrics.jsonl"):
                 Path(run.arguments.output_dir, name).unlink(missing_ok=True)
-        rows = run.stages[run.progress.stage].micro_batch_size
+        if run.bare.training:
+            rows, lower = run.stages[run.progress.stage].micro_batch_size, "--micro_batch_size (steps stay the same)"
+        else:
+            rows, lower = run.arguments.eval_batch_size, "--eval_batch_size"
         size = float(refused[1]) / {"bytes": 2**30, "KiB": 2**20, "MiB": 2**10, "GiB": 1}[refused[2]]
         raise InputError(
             f"a forward pass of {rows:,} rows needs more memory than there is: {size:,.1f} GiB more were refused. "
-            "Lower --micro_batch_size (steps stay the same), the length of rows, or --size; recipes/plan_run.py "
-            "estimates a run"
+            f"Lower {lower}, the length of rows, or --size; recipes/plan_run.py estimates a run"
         ) from error
 
 
@@ -344,6 +348,8 @@ def _finish(run: Run) -> dict[str, float]:
     if type(run.work).bag_of_words is not Work.bag_of_words and "bag_of_words" not in vars(run.work):
         run.log.say("fitting a bag of words to compare with; on many rows this takes up to a minute")
     baseline |= {f"words_{name}": value for name, value in run.work.bag_of_words.items()}
+    baseline |= {f"hybrid_{name}": value for name, value in run.work.with_words().items()}
+    run.watchdog.beat()
     stops = {}
     if arguments.average == "best" and progress.best_step >= 0:
         stops["best_step"] = progress.best_step

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import GradScalerKwargs
+from accelerate.utils import GradScalerKwargs, broadcast_object_list
 from torch import nn
 
 from lacuna.common.errors import InputError, StorageError
@@ -150,6 +150,8 @@ class Run:
         with self.log.waiting("compiling the model; on a CPU this takes half a minute"):
             where = self.accelerator.device
             self.compile_seconds = warm_up(self.model, ahead, device=where, backward=self.accelerator.backward)
+        if self.accelerator.num_processes > 1:  # it counts against --max_minutes: one clock, as in a step
+            self.compile_seconds = float(broadcast_object_list([self.compile_seconds])[0])
         self.progress.compile_seconds += self.compile_seconds
         self.log.say(f"compiled in {self.compile_seconds:.0f} s")
 

@@ -126,4 +126,4 @@ def tokens_per_step(stages: Sequence[Stage]) -> float:
 
 def _mean_length(work: Work) -> float:
     rows = range(0, work.num_examples, max(1, work.num_examples // _SAMPLED_ROWS))
-    return sum(len(work.example(row, row)["input_ids"]) for row in rows) / len(rows)
+    return sum(work.count_tokens(work.collate([work.example(row, row)])) for row in rows) / len(rows)

@@ -44,8 +44,7 @@ def step(
     for batch in micro_batches:
         for name, count in work.count_targets(batch).items():
             counts[name] = counts.get(name, 0) + count
-        mask = batch.get("attention_mask")
-        tokens += batch["input_ids"].numel() if mask is None else int(mask.sum())
+        tokens += work.count_tokens(batch)
     if over_processes is None:
         totals, all_tokens = torch.tensor([*counts.values()]).to(device, non_blocking=True).unbind(), tokens
     else:

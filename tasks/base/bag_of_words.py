@@ -1,21 +1,31 @@
 """What words alone tell, without a language model: the baselines that a person could use instead, in seconds."""
 
+import json
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import hstack
-from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from scipy.sparse import csr_matrix, hstack
+from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_union
+from sklearn.preprocessing import normalize
+from sklearn.utils import murmurhash3_32
+
+from lacuna.common.errors import InputError
 
 MOST_TEXTS, MOST_WORDS = 100_000, 300_000
 """Training rows of classification, and words of tagging, beyond which they would take minutes."""
+WORDS = "bag_of_words.safetensors"
+_HASHES = 2**31 - 1  # so many that hardly any two words have the same
 MOST_CHARACTERS = 10_000_000
 """Characters of training rows beyond which their parts of words would take minutes and gigabytes."""
 _logistic = partial(LogisticRegression, C=10, max_iter=1000, solver="saga", tol=1e-3, random_state=0)
@@ -59,12 +69,80 @@ def fit_and_predict(problem_type: str, train: Any, targets: Any, held_out: Any) 
         return model.fit(train, targets).predict(held_out)
 
 
-def log_probabilities(train: Any, others: Any, *, targets: Sequence[int], num_labels: int) -> np.ndarray:
-    """What logistic regression on features [rows, features] says of others: float64 [others, num_labels]."""
-    model = _logistic().fit(train, targets)
-    scores = np.full((others.shape[0], num_labels), np.log(1e-9))  # of labels without a training row
-    scores[:, model.classes_] = model.predict_log_proba(others)
-    return scores
+class Words:
+    """Logistic regression on TF-IDF of texts, or of pairs of texts, which can be kept in a file.
+
+    The file has a hash in place of each word, since the words may be somebody's. Of each of `parts`, the kinds of
+    features of each text: options of `CountVectorizer`, hashes in order, int32 [features], and inverse document
+    frequencies, float64 [features]; of all of them coefficients [labels, features] and intercepts [labels].
+    """
+
+    def __init__(self, parts: list[dict[str, Any]], model: Any, num_labels: int) -> None:
+        self.parts, self.model, self.num_labels = parts, model, num_labels
+
+    @classmethod
+    def fit(cls, train: Sequence[tuple[str, ...]], targets: Sequence[int], *, num_labels: int) -> "Words | None":
+        """Learn the label of each text, or pair of texts, by its number. None where a text has no words."""
+        parts, matrices = [], []
+        for texts in zip(*train, strict=True):
+            for _, kind in vectorizer(chain.from_iterable(train)).transformer_list:
+                try:
+                    kind.fit(texts)
+                except ValueError:  # an empty vocabulary
+                    return None
+                hashes = np.array([_hash(term) for term in kind.get_feature_names_out()])
+                order = np.argsort(hashes, kind="stable")
+                how = {"analyzer": kind.analyzer, "ngram_range": kind.ngram_range}
+                parts.append({"how": how, "hashes": hashes[order], "idf": kind.idf_[order]})
+                matrices.append(kind.transform(texts)[:, order])
+        return cls(parts, _logistic().fit(hstack(matrices, format="csr"), targets), num_labels)
+
+    def log_probabilities(self, texts: Sequence[tuple[str, ...]]) -> np.ndarray:
+        """Of each label: float64 [texts, labels]."""
+        sides, found = [*zip(*texts, strict=True)], []
+        for number, part in enumerate(self.parts):
+            hashed = HashingVectorizer(n_features=_HASHES, alternate_sign=False, norm=None, **part["how"])
+            counts = hashed.transform(sides[number * len(sides) // len(self.parts)]).tocoo()
+            place = np.searchsorted(part["hashes"], counts.col).clip(max=len(part["hashes"]) - 1)
+            known = part["hashes"][place] == counts.col
+            values = (1 + np.log(counts.data[known])) * part["idf"][place[known]]
+            shape = (counts.shape[0], len(part["hashes"]))
+            found.append(normalize(csr_matrix((values, (counts.row[known], place[known])), shape=shape)))
+        scores = np.full((len(texts), self.num_labels), np.log(1e-9))  # of labels without a training row
+        scores[:, self.model.classes_] = self.model.predict_log_proba(hstack(found, format="csr"))
+        return scores
+
+    def save(self, path: Path) -> None:
+        """Write the file, some 10 bytes for each feature and 2 more for each label of it."""
+        kept = {f"{name}_{number}": part[name] for number, part in enumerate(self.parts) for name in ("hashes", "idf")}
+        kept |= {"coefficients": self.model.coef_.astype(np.float16, order="C"), "intercepts": self.model.intercept_}
+        about = {"parts": json.dumps([part["how"] for part in self.parts]), "num_labels": str(self.num_labels)}
+        save_file({**kept, "labels": self.model.classes_.astype(np.int32)}, path, metadata=about)
+
+    @classmethod
+    def load(cls, path: Path) -> "Words":
+        """Read the file; InputError where it is no such file."""
+        try:
+            with safe_open(path, framework="np") as file:
+                about, kept = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            model = _logistic()
+            model.classes_, model.intercept_ = kept["labels"], kept["intercepts"]
+            model.coef_ = kept["coefficients"].astype(np.float64)
+            parts = [
+                {"how": {**how, "ngram_range": tuple(how["ngram_range"])}}
+                | {name: kept[f"{name}_{number}"] for name in ("hashes", "idf")}
+                for number, how in enumerate(json.loads(about["parts"]))
+            ]
+            return cls(parts, model, int(about["num_labels"]))
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise InputError(
+                f"{path} is not what fine-tuning writes ({error}): remove it, or add --without_words"
+            ) from None
+
+
+def _hash(term: str) -> int:
+    """The column of a word for `HashingVectorizer`."""
+    return abs(murmurhash3_32(term.encode(), seed=0)) % _HASHES
 
 
 def tag_words(sentences: Sentences, tags: Sequence[Sequence[int]], held_out: Sentences) -> list[list[int]]:

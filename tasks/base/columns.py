@@ -55,7 +55,7 @@ class Layout:
                 found[name] = next((one for one in self._names(name, found, fitting) if one in fitting), None)
         by_name = {**found}
         self.by_content(rows, found, free)
-        _check_names(rows, {name: str(one) for name, one in found.items() if one and not by_name[name]})
+        _check_names(rows, {name: names_in(one) for name, one in found.items() if one and not by_name[name]})
         missing = {
             f"--{name}": column.what
             for name, column in self.columns.items()
@@ -84,11 +84,12 @@ class Layout:
         return names
 
 
-def _check_names(rows: Sequence[Row], guessed: Mapping[str, str]) -> None:
+def _check_names(rows: Sequence[Row], guessed: Mapping[str, Sequence[str]]) -> None:
     """Refuse a table whose first line is a row: a column that no name told is called as one of its values, or long."""
-    again = any(row.fields.get(one) == one for row in rows[:SAMPLE] for one in guessed.values())
-    if guessed and rows[0].below_names and (again or rows[0].unnamed(guessed.values())):
-        ours = " ".join(f"--{name} '{one}'" for name, one in guessed.items())
+    columns = [one for names in guessed.values() for one in names]
+    again = any(row.fields.get(one) == one for row in rows[:SAMPLE] for one in columns)
+    if guessed and rows[0].below_names and (again or rows[0].unnamed(columns)):
+        ours = " ".join(f"--{name} {' '.join(map(repr, names))}" for name, names in guessed.items())
         raise InputError(
             f"{rows[0].where}: the first line looks like data and not like names: {[*rows[0].fields]}. Name the "
             f"columns with --column_names; or, if these are their names, say {ours}"

@@ -77,9 +77,10 @@ def _write_all(task: "Task", results: Mapping[str, float], folder: Path) -> list
             lines += [f"![{heading}]({shown.picture})", ""]
     lines += _mistakes(task, predictions)
     (folder / "report.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8", errors="backslashreplace")
+    more = task.keep(results, folder)
     settings = {"name": task.name, **task.settings()}
     (folder / "task.json").write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    return ["report.md", "predictions.jsonl", *pictures, "task.json"]
+    return ["report.md", "predictions.jsonl", *pictures, "task.json", *more]
 
 
 def remarks(task: "Task", results: Mapping[str, float]) -> list[str]:

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 from torch import Tensor
@@ -92,7 +93,7 @@ class Task(Work):
         train = builtin() if builtin is not None and options.train_file is None else rows("train")
         task = cls(options, train_rows=train, eval_rows=rows("eval"), **parts)
         if options.metric:
-            known = {"loss", *task.baseline()}
+            known = {*task.baseline()} | ({"loss"} if hasattr(cls, "auto_class") else set())  # not of embeddings
             if options.metric not in known:
                 raise InputError(f"--metric {options.metric} is none of this task's: {', '.join(sorted(known))}")
             task.metric, task.greater_is_better = options.metric, options.metric not in LESS_IS_BETTER
@@ -231,6 +232,10 @@ class Task(Work):
     def settings(self) -> dict[str, Any]:
         """What must be known to use the model on new rows: columns, lengths, thresholds. JSON, without `name`."""
         return {"max_length": self.max_length}
+
+    def keep(self, results: Mapping[str, float], folder: Path) -> list[str]:
+        """Write what the model answers better with into a folder; the names of the files."""
+        return []
 
     def balance(self) -> Mapping[str, int]:
         """How many of the training examples, or of their parts, have each label; empty where there are no labels."""

@@ -3,8 +3,9 @@
 import hashlib
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -12,8 +13,8 @@ import transformers
 from torch import Tensor, nn
 
 from lacuna.common.errors import InputError, called, progress_bar
-from lacuna.common.loading import load_model
-from lacuna.tasks.base.bag_of_words import MOST_TEXTS, log_probabilities, tfidf
+from lacuna.common.loading import file_of, load_model
+from lacuna.tasks.base.bag_of_words import MOST_TEXTS, WORDS, Words, tfidf
 from lacuna.tasks.base.columns import only_ones
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
 from lacuna.tasks.base.models import load_base, resolve_max_length
@@ -45,8 +46,10 @@ class Classification(Task):
     options: ClassificationArguments
     name, objective = "classification", "fine-tuning for classification"
     auto_class = "AutoModelForSequenceClassification"
-    blended_rows = 5_000
+    blended_rows = 10_000
     label_names: list[str]
+    _words: Words | None = None
+    _keeps_words = False
 
     def __init__(self, options: ClassificationArguments, *, unlabelled_rows: Sequence[Any] = (), **data: Any) -> None:
         """As in `Task`; `unlabelled_rows` are rows of --unlabelled_file."""
@@ -192,7 +195,8 @@ class Classification(Task):
         logits = model(**model_inputs(batch)).logits.float()
         losses = self.head.losses(logits, batch["labels"])
         labels = [self._eval_targets[row] for row in batch["row"].tolist()]
-        return records(row=batch["row"], loss=losses, label=labels, **self.head.predictions(logits))
+        scores = {"log_probabilities": [*logits.log_softmax(-1).cpu().numpy()]} if self.problem_type == SINGLE else {}
+        return records(row=batch["row"], loss=losses, label=labels, **self.head.predictions(logits), **scores)
 
     def scores(self) -> dict[str, float]:
         """One label: accuracy, F1, Matthews; several: F1 and subset accuracy; numbers: Pearson, Spearman, distance."""
@@ -206,13 +210,34 @@ class Classification(Task):
     @cached_property
     def bag_of_words(self) -> dict[str, float]:
         """TF-IDF of words, their pairs and their parts, and a linear model."""
-        targets = self._train_targets
+        targets, self._words = self._train_targets, None
         if len(set(map(str, targets))) < 2 or len(targets) > MOST_TEXTS:
             return {}
+        if self.problem_type == SINGLE:
+            self._words = Words.fit(self._train_texts, targets, num_labels=len(self.label_names))
+            if self._words is None:
+                return {}
+            self._word_scores = self._words.log_probabilities(self._eval_texts)
+            return self.head.metrics(self._word_scores.argmax(axis=1).tolist(), self._eval_targets)
         if (features := tfidf(self._train_texts, self._eval_texts)) is None:
             return {}
         guesses: Any = self.head.bag_of_words(features[0], targets, features[1])
         return self.head.metrics(guesses, self._eval_targets)
+
+    def with_words(self) -> dict[str, float]:
+        """By the product of both probabilities; the model and the words are wrong in different places."""
+        if not self.bag_of_words or self._words is None:
+            return {}
+        scores = self._word_scores + np.stack([record["log_probabilities"] for record in self.records])
+        return self.head.metrics(scores.argmax(axis=1).tolist(), self._eval_targets)
+
+    def keep(self, results: Mapping[str, float], folder: Path) -> list[str]:
+        """The bag of words, where the model is better with it on the held-out rows than alone."""
+        alone, both = (results.get(f"{part}_{self.metric}", math.nan) for part in ("eval", "hybrid"))
+        self._keeps_words = (both > alone if self.greater_is_better else both < alone) and self._words is not None
+        if self._keeps_words and self._words is not None:
+            self._words.save(folder / WORDS)
+        return [WORDS] * self._keeps_words
 
     # For people
 
@@ -226,7 +251,7 @@ class Classification(Task):
         return self.head.tables(self.records)
 
     def settings(self) -> dict[str, Any]:
-        own = {"problem_type": self.problem_type, "token_dropout": self.token_dropout}
+        own = {"problem_type": self.problem_type, "token_dropout": self.token_dropout, "words": self._keeps_words}
         return {**super().settings(), **own, **self.columns, **self.head.settings()}
 
     def balance(self) -> dict[str, int]:
@@ -270,8 +295,8 @@ def label_texts(
     for number, answer in progress_bar(answers, doing="labels of --teacher", unit="text", total=len(texts)):
         by_name = {each["label"]: each["score"] for each in answer}
         scores[number] = np.log([max(by_name[name], 1e-9) for name in label_names])
-    if (features := tfidf(labelled, texts)) is not None:
-        scores += TRUST * log_probabilities(*features, targets=targets, num_labels=len(label_names))
+    if (words := Words.fit(labelled, targets, num_labels=len(label_names))) is not None:
+        scores += TRUST * words.log_probabilities(texts)
     return scores.argmax(axis=1)
 
 
@@ -291,15 +316,33 @@ class ClassificationPredictor(PipelinePredictor):
         self.problem = config.problem_type
         more = {SINGLE: ("probability",), MULTI: ("probability", "probabilities")}
         self.columns = ("prediction", *more.get(self.problem, ()))
+        wanted = self.settings.get("words") and not self.arguments.without_words
+        path = file_of(self.arguments.model, WORDS, revision=self.arguments.revision) if wanted else None
+        self.words = None if path is None else Words.load(path)
+        if self.words is not None:
+            self.notes.append("the model answers with the bag of words beside it (--without_words: alone)")
         super().prepare()
+
+    def answer(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
+        if self.words is not None:
+            texts = [(each,) if isinstance(each, str) else tuple(each.values()) for each in given]
+            self._of_words = iter(np.exp(self.words.log_probabilities(texts)).tolist())
+        return super().answer(given)
 
     def readable(self, given: Any, found: Any) -> dict[str, Any]:
         scores = {each["label"]: each["score"] for each in found}
+        if self.words is not None:
+            named = sorted(self.model.config.id2label.items())
+            products = {
+                name: scores[name] * share for (_, name), share in zip(named, next(self._of_words), strict=True)
+            }
+            scores = {name: product / max(sum(products.values()), 1e-30) for name, product in products.items()}
         if self.problem == NUMBER:
             numbers = {name: round(score, 6) for name, score in scores.items()}
             return {"prediction": next(iter(numbers.values())) if len(numbers) == 1 else numbers}
         if self.problem == SINGLE:
-            return {"prediction": found[0]["label"], "probability": round(found[0]["score"], 6)}
+            best = max(scores, key=scores.__getitem__)
+            return {"prediction": best, "probability": round(scores[best], 6)}
         chances = {name: scores[name] for _, name in sorted(self.model.config.id2label.items())}
         chosen = [name for name, chance in chances.items() if chance > self.settings.get("threshold", 0.5)]
         whole = math.prod(chance if name in chosen else 1 - chance for name, chance in chances.items())

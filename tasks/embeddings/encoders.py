@@ -132,6 +132,7 @@ def train_encoder(
     how |= {"batch_sampler": "batch_sampler" if task.kind == SCORED else "no_duplicates"}
     how |= {"eval_strategy": "steps", "eval_steps": every if eval_steps else steps, "save_strategy": "no"}
     how |= {"report_to": [], "logging_steps": 10, "disable_tqdm": True}
+    shared = {"gather_across_devices": num_processes > 1}  # texts of all processes are wrong ones for each
     # Their card, which takes a while and shows bars of its own, is not written.
     without_card = {"add_model_card_callback": lambda self, defaults: None}
     with tempfile.TemporaryDirectory() as folder:
@@ -140,7 +141,7 @@ def train_encoder(
             args=library.SentenceTransformerTrainingArguments(output_dir=folder, **how),
             train_dataset=task.dataset(),
             evaluator=[lambda model, *place: dict(task.evaluate_encoder(model))],
-            loss=getattr(_library("losses"), LOSSES[task.kind])(encoder),
+            loss=getattr(_library("losses"), LOSSES[task.kind])(encoder, **({} if task.kind == SCORED else shared)),
         )
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(KeepBest(task, log, max_minutes=max_minutes))

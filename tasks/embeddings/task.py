@@ -292,6 +292,9 @@ class Embeddings(Task):
             part = slice(begin, begin + _QUERIES_AT_ONCE)
             products = [each[part] @ other.T for each, other in zip(asked, there, strict=True)]
             cosines = sum(each if isinstance(each, Tensor) else torch.from_numpy(each.toarray()) for each in products)
+            for row, (query, texts) in enumerate([*wanted.items()][part]):
+                if query in place and query not in texts:  # the text itself is none of the others
+                    cosines[row, place[query]] = -torch.inf
             best, order = (each.tolist() for each in cosines.topk(min(max(CUTOFFS), len(documents)), dim=1))
             for row, (query, texts) in enumerate([*wanted.items()][part]):
                 right = [place[text] for text in texts]

@@ -34,7 +34,7 @@ PREDICTORS: dict[str, type[Predictor]] = {
 
 HEADS = {kind.auto_class.removeprefix("AutoModel"): task for task, kind in PREDICTORS.items() if kind.auto_class}
 HEADS |= {"ForConditionalGeneration": "sequence_to_sequence", "ForPreTraining": "fill_mask"}
-HEADS |= {"LMHeadModel": "text_generation"}
+HEADS |= {"LMHeadModel": "text_generation", "MTModel": "sequence_to_sequence"}
 """What the names of heads end with, and what they are for."""
 _ALIKE = {"classification", "question_answering", "token_classification", "multiple_choice"}
 """Tasks whose heads often have weights of the same names, so that one loads as another."""

@@ -38,6 +38,7 @@ class PredictionArguments(ReadingArguments):
     max_length: int | None = option(None, "Truncate inputs to this many tokens. Default: as in training.")
     max_new_tokens: int | None = option(None, "Most tokens to generate. Default: as in training, or 64.")
     top_k: int = option(5, "Predictions to list for each masked token.")
+    without_words: bool = option(False, "Answer without the bag of words that fine-tuning has left beside a model.")
     overwrite: bool = option(False, "Overwrite --output if it exists.")
     trust_remote_code: bool = option(**TRUST_CODE)
     revision: str | None = option(**REVISION)
@@ -225,7 +226,8 @@ class FillMaskPredictor(PipelinePredictor):
     def readable(self, given: Any, found: Any) -> dict[str, Any]:
         masks = [found] if isinstance(found[0], dict) else found
         parts = given.split(self.tokenizer.mask_token)
-        best = [choices[0]["token_str"] for choices in masks] + [""] * len(parts)
+        best = [choices[0]["token_str"] for choices in masks]
+        best += [self.tokenizer.mask_token] * (len(parts) - 1 - len(best)) + [""]  # of those that were cut off
         filled = ""
         for part, token in zip(parts, best, strict=False):
             filled += part  # a token brings the blank before it along

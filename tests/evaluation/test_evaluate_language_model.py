@@ -192,6 +192,8 @@ def test_mistakes_are_one_message_and_leave_nothing(
         (["--model", "decoder", "--output_file", "text.txt"], "results are JSON; name a file that ends in .json"),
         (["--model", "decoder", "--output_file", "pairs"], "results are JSON; name a file that ends in .json"),
         (["--model", "decoder", "--suite", "minimal_pairs"], "needs --data"),
+        (["--model", "decoder", "--data", "text.txt", "--pairs", "pairs"], "--pairs is data of --suite minimal_pairs"),
+        (["--model", "decoder", "--data", "text.txt", "--neighbours_of", "cat"], "--neighbours_of goes with --suite"),
         (["--model", "decoder", "--suite", "minimal_pairs", "--data", "pairs"], "two.jsonl:2: no sentence"),
         (["--model", "decoder", "--suite", "analogies", "--data", "likeness.txt"], "likeness.txt:1: expected four"),
         (

@@ -52,6 +52,13 @@ def test_it_scores_as_the_suite_does_and_says_what_the_model_says(kind, make_mod
     [("The cats sit.\n", r"prompts.txt:1: there is no \[MASK\] to fill in 'The cats sit.'"), ("\n", "has no prompt")],
 )
 def test_a_prompt_that_cannot_be_asked_is_told_before_training(content, message, make_model, tokenizer, tmp_path):
+    model = make_model("masked").train()
+    long = {"sentence_good": "The cats sit. " * 500, "sentence_bad": "No."}
+    with pytest.raises(InputError, match="is too long for the model"):
+        Probe(ProbeArguments(probe=["a"]), rows=[(long, "a/b.jsonl", 1)], tokenizer=tokenizer, model=model)
+    training = model.training  # what it was before pairs that are too long
+    Probe(ProbeArguments(probe=["a"]), rows=ROWS, tokenizer=tokenizer, model=model)
+    assert model.training == training
     (tmp_path / "prompts.txt").write_text(content)
     arguments = ProbeArguments(probe_prompts=str(tmp_path / "prompts.txt"))
     with pytest.raises(InputError, match=message):

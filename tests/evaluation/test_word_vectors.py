@@ -205,6 +205,8 @@ def test_files_are_read_by_section_and_by_file():
     lines = ["a b c d", ": one two", "Athens Greece  Oslo Norway", "w x y z"]
     found = read_questions([(text, f"some/q.txt:{number}") for number, text in enumerate(lines)], suite="analogies")
     assert found == {"q": [("a", "b", "c", "d")], "one two": [("Athens", "Greece", "Oslo", "Norway"), tuple("wxyz")]}
+    more = [(": first", "a.txt:1"), ("a b c d", "a.txt:2"), ("w x y z", "b.txt:1")]
+    assert [*read_questions(more, suite="analogies")] == ["first", "b"]  # a section ends with its file
     lines = [("ice cream\tcat\t7.5", "x/EN.txt:1"), ("a b 1", "y/DE.txt.gz:1"), ("b\tc \t-2e-1\n", "x/EN.txt:2")]
     found = read_questions(lines, suite="similarity")
     assert found == {"EN": [("ice cream", "cat", 7.5), ("b", "c", -0.2)], "DE": [("a", "b", 1.0)]}

@@ -9,6 +9,7 @@ import sys
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -455,7 +456,8 @@ def answering(answers: list[dict[str, Any]], rows: Path, **settings: Any) -> Any
         def answer(self, given: Any) -> Any:
             return iter(answers)
 
-    return Told(settings=settings, arguments=PredictionArguments(input=str(rows), output="a.jsonl"))
+    model = SimpleNamespace(config=SimpleNamespace(id2label={1: "good", 0: "bad"}))
+    return Told(model=model, settings=settings, arguments=PredictionArguments(input=str(rows), output="a.jsonl"))
 
 
 def test_answers_are_right_that_are_labelled_so(tmp_path: Path) -> None:
@@ -473,6 +475,15 @@ def test_answers_are_right_that_are_labelled_so(tmp_path: Path) -> None:
     sets = [{"kinds": "b|a"}, {"kinds": "a|c"}]
     several = {"problem_type": "multi_label_classification", "label_column": "kinds", "label_separator": "|"}
     assert score([{"prediction": ["a", "b"]}, {"prediction": ["a"]}], sets, **several) == ("accuracy", 0.5)
+    hot = {"problem_type": "multi_label_classification", "label_column": "kinds"}
+    found = [{"prediction": ["good"]}, {"prediction": ["bad", "good"]}]
+    assert score(found, [{"kinds": [0, 1]}, {"kinds": [0, 1]}], **hot) == ("accuracy", 0.5)
+    found = [{"prediction": "good"}, {"prediction": "bad"}]  # whose labels are numbers in the data
+    assert score(found, [{"label": 1.0}, {"label": "0"}], label_column="label") == ("accuracy", 1.0)
+    assert score(found, [{"label": "good"}, {"label": "good"}], label_column="label") == ("accuracy", 0.5)
+    tags = {"name": "token_classification", "tags_column": "tags", "scheme": "IOB2"}
+    found = [{"prediction": [], "predicted_tags": ["B-a", "I-a", "O", "B-a"]}]
+    assert score(found, [{"tags": ["B-a", "E-a", "O", "S-a"]}], **tags) == ("accuracy", 1.0)  # BIOES
     context = {"question": "Where?", "context": "In the house."}
     there = {"answers": {"text": ["the house", "In the house"], "answer_start": [3, 0]}}
     questions = [{**context, **there}, {**context, "answers": []}, {**context, **there}]

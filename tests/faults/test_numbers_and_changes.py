@@ -214,12 +214,13 @@ def test_two_runs_in_one_folder(toy: Toy) -> None:
     assert toy.run().returncode == 2  # it holds a run
 
 
-def test_two_processes_have_one_clock(toy: Toy) -> None:
+@pytest.mark.parametrize(("inject", "minutes"), [("clock@3:1", 0.02), ("compiled@2:1", 0.05)])
+def test_two_processes_have_one_clock(toy: Toy, inject: str, minutes: float) -> None:
     """Or one of them would end before the other, and learn at other rates until then."""
-    done = toy.run("clock@3:1", num_processes=2, max_steps=10**6, max_minutes=0.02, hang_timeout=30, save_steps=0)
+    done = toy.run(inject, num_processes=2, max_steps=10**6, max_minutes=minutes, hang_timeout=30, save_steps=0)
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()[-2:]
-    assert first == second and " steps in 1." in first
+    assert first == second and float(first.split()[-2]) == pytest.approx(60 * minutes, abs=0.5)
 
 
 FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}

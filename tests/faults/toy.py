@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from lacuna.training.checkpoints.saving import newest_checkpoint
 
 SCRIPT = "tests/faults/toy_run.py"
-NO_FAULTS = ("saved@", "slow@", "sgd@", "clock@")
+NO_FAULTS = ("saved@", "slow@", "sgd@", "clock@", "compiled@")
 """What `--inject` takes besides faults."""
 injected = 0
 """Faults so far, of this process."""

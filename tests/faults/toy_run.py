@@ -8,7 +8,8 @@ nan_gradient, inf_gradient, spike, remove_output, spoil (rubbish in the oldest c
 data).
 And, with any number in place of the step: term_in_evaluation, hang_in_evaluation, term_in_save, term_at_start, saved
 (the others wait for the first checkpoint to be whole). slow@MILLISECONDS makes every step slower, file_limit@BYTES is
-all that a file may have; clock@TIMES makes the clock of training go faster; slow_end@SECONDS is how long the first
+all that a file may have; clock@TIMES makes the clock of training go faster, compiled@SECONDS is how long compiling is
+said to have taken; slow_end@SECONDS is how long the first
 process takes longer to write the final model; with sgd@0 AdamW, whose steps are as large whatever the scale of
 gradients, is SGD. No process ends before the model is written.
 
@@ -164,6 +165,10 @@ def main() -> None:
         )
     if (times := faults.value("clock")) is not None:
         lacuna.training.loop.time = SimpleNamespace(perf_counter=lambda: times * time.perf_counter())  # type: ignore[assignment]
+    if faults.any("compiled"):
+        run, took = lacuna.training.run, float(faults.value("compiled") or 0)
+        run.should_compile, run.compile_model = lambda *_, **__: True, lambda model: 1  # type: ignore[assignment]
+        run.warm_up = lambda *_, **__: took  # type: ignore[assignment]
     if (seconds := faults.value("slow_end")) is not None:
         save_final = lacuna.training.loop.save_final
         lacuna.training.loop.save_final = lambda **given: (time.sleep(seconds), save_final(**given))  # type: ignore

@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -19,6 +20,7 @@ from small_models import TEXTS
 from transformers import AutoTokenizer, BertConfig
 
 from lacuna.common.errors import InputError
+from lacuna.tasks.base.bag_of_words import WORDS, Words
 from lacuna.tasks.base.features import TOKENS
 from lacuna.tasks.base.rows import write_rows as write_answers
 from lacuna.tasks.multiple_choice.task import MultipleChoice, MultipleChoiceArguments
@@ -81,6 +83,32 @@ def test_labels_in_the_order_of_the_rows(ending: str, folder_of, run_recipe, tmp
         assert row["prediction"] == NAMED["id2label"][int(chances.argmax())]
         assert row["probability"] == pytest.approx(float(chances.max()), abs=2e-6)
     assert len({row["prediction"] for row in answers}) > 1
+
+
+def test_the_bag_of_words_beside_a_model_answers_with_it(folder_of, typed, tmp_path) -> None:
+    settings = {"name": "classification", "words": True}
+    folder = folder_of("modernbert", "LacunaForSequenceClassification", settings=settings, **NAMED)
+    words = Words.fit([(text,) for text in TEXTS], [number % 2 * 2 for number in range(len(TEXTS))], num_labels=3)
+    assert words is not None
+    words.save(folder / WORDS)
+    source, answers = write_rows(tmp_path / "new.csv", [{"text": text} for text in TEXTS]), {}
+    for name, more in (("both", ()), ("alone", ("--without_words",))):
+        output = tmp_path / f"{name}.jsonl"
+        code, said, why = typed("predict", "--model", folder, "--input", source, "--output", output, *more)
+        assert code == 0 and ("with the bag of words beside it" in said) == (name == "both"), why
+        answers[name] = read_rows(output)
+    for row, alone, share in zip(
+        answers["both"], answers["alone"], np.exp(words.log_probabilities([(text,) for text in TEXTS])), strict=True
+    ):
+        chances = logits(folder, CLASSES, row["text"]).softmax(-1)
+        assert alone["prediction"] == NAMED["id2label"][int(chances.argmax())]
+        product = chances.detach().numpy() * share / (chances.detach().numpy() * share).sum()
+        assert row["prediction"] == NAMED["id2label"][int(product.argmax())]
+        assert row["probability"] == pytest.approx(float(product.max()), abs=1e-3)
+    assert {row["prediction"] for row in answers["both"]} == {"bad", "odd"}  # no row has the other label
+    (folder / WORDS).write_bytes(b"{}")
+    code, _, why = typed("predict", "--model", folder, "--input", source, "--output", tmp_path / "x.csv")
+    assert code == 2 and "is not what fine-tuning writes" in why
 
 
 def test_several_labels_numbers_and_pairs(folder_of, run_recipe, tmp_path) -> None:
@@ -390,6 +418,9 @@ def test_masks(folder_of, run_recipe, tmp_path) -> None:
             assert [chance for _, chance in found] == pytest.approx(values, abs=2e-6)
         assert tokenizer.mask_token not in row["prediction"]
     assert rows[1]["prediction"].endswith(" city, and so on it goes.")
+    words = ["--model", folder, "--input", source, "--output", output, "--overwrite"]
+    code, said = run_recipe("predict", *words, "--max_length", 8)  # the second mask is cut off, and stays
+    assert code == 0 and read_rows(output)[1]["prediction"].count("[MASK]") == 1, said
     words = ["--model", folder, "--input", source, "--output", output, "--overwrite"]
     code, said = run_recipe("predict", *words, "--top_k", 99_999)  # no more than there are
     assert code == 0 and len(read_rows(output)[0]["tokens"][0]) == len(tokenizer), said

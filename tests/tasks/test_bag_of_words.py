@@ -1,11 +1,16 @@
 """What words alone tell: cases that are known by hand, and what is printed and written of it."""
 
 import warnings
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 
-from lacuna.tasks.base.bag_of_words import fit_and_predict, log_probabilities, tag_words, tfidf, words_in_common
+from lacuna.common.errors import InputError
+from lacuna.tasks.base import bag_of_words
+from lacuna.tasks.base.bag_of_words import Words, fit_and_predict, tag_words, tfidf, words_in_common
 from lacuna.tasks.classification.reader import ClassificationArguments
 from lacuna.tasks.classification.task import Classification
 from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
@@ -18,9 +23,41 @@ HELD_OUT = [("good or so",), ("bad music",), ("music",)]
 
 
 def test_a_label_without_a_row_is_least_likely() -> None:
-    found = np.exp(log_probabilities(*tfidf(TRAIN, HELD_OUT), targets=[2, 0, 2, 0], num_labels=3))
+    words: Any = Words.fit(TRAIN, [2, 0, 2, 0], num_labels=3)
+    found = np.exp(words.log_probabilities(HELD_OUT))
     assert found[:, [0, 2]].sum(axis=1) == pytest.approx([1, 1, 1]) and found[:, 1] == pytest.approx([1e-9] * 3)
     assert found.argmax(axis=1).tolist()[:2] == [2, 0]
+
+
+PAIRED = [(text, other) for (text,), (other,) in zip(TRAIN, TRAIN[1:] + TRAIN[:1], strict=True)]
+MORE = [("nothing known", "good"), ("the film", "music"), ("", "ähnlich good-good\n\nbad")]
+
+
+@pytest.mark.parametrize("most", [51, 10**7])
+@pytest.mark.parametrize(("train", "others"), [(TRAIN, HELD_OUT), (PAIRED, MORE)])
+def test_words_in_a_file_say_what_tfidf_says_and_are_not_in_it(
+    train, others, most, monkeypatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("lacuna.tasks.base.bag_of_words.MOST_CHARACTERS", most)
+    words: Any = Words.fit(train, [1, 0, 1, 0], num_labels=2)
+    features: Any = tfidf(train, others)
+    expected = bag_of_words._logistic().fit(features[0], [1, 0, 1, 0]).predict_log_proba(features[1])
+    np.testing.assert_allclose(words.log_probabilities(others), expected, atol=1e-9)
+    words.save(tmp_path / "words.safetensors")
+    again = Words.load(tmp_path / "words.safetensors")
+    np.testing.assert_allclose(again.log_probabilities(others), expected, atol=0.01)
+    content = (tmp_path / "words.safetensors").read_bytes()
+    assert not any(word in content for word in (b"film", b"actors", b"good"))
+    with safe_open(tmp_path / "words.safetensors", framework="np") as file:
+        assert file.get_tensor("coefficients").shape[1] == features[0].shape[1]
+
+
+def test_what_is_no_file_of_words_is_refused(tmp_path: Path) -> None:
+    assert Words.fit([("!",), ("?",)], [0, 1], num_labels=2) is None
+    for content in (b"", b"nothing", b"{}" * 99):
+        (tmp_path / "words.safetensors").write_bytes(content)
+        with pytest.raises(InputError, match="is not what fine-tuning writes"):
+            Words.load(tmp_path / "words.safetensors")
 
 
 def test_features_are_words_and_pairs_of_all_texts_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,6 +124,28 @@ def test_tasks_have_the_metrics_of_words_alone(tokenizer, monkeypatch: pytest.Mo
     monkeypatch.setattr("lacuna.tasks.classification.task.MOST_TEXTS", 10)
     large = task(ROWS)
     assert large.bag_of_words == {} and "no bag of words beside it: more than 10 training rows" in large.notes
+
+
+def test_the_model_and_the_words_together_are_the_product_of_both(tokenizer, tmp_path: Path) -> None:
+    work = Classification(
+        ClassificationArguments(), train_rows=ROWS, eval_rows=ROWS[:4], tokenizer=tokenizer, config=None
+    )
+    words: Any = Words.fit([(row["text"],) for row in ROWS], [row["label"] for row in ROWS], num_labels=2)
+    of_words = words.log_probabilities([(row["text"],) for row in ROWS[:4]])
+    for weight, right in ((2.0, 2), (0.5, 4)):  # the model says the opposite, surer or less sure than the words
+        of_model = -weight * of_words
+        work.records = [{"log_probabilities": each, "row": row} for row, each in enumerate(of_model)]
+        both = work.with_words()
+        assert both["accuracy"] == ((of_words + of_model).argmax(axis=1) == [0, 1, 0, 1]).mean() == right // 4
+        for alone in (0.0, 1.0):  # kept where it is better than the model alone
+            results = {"eval_accuracy": alone, "hybrid_accuracy": both["accuracy"]}
+            kept = both["accuracy"] > alone
+            assert work.keep(results, tmp_path) == ["bag_of_words.safetensors"] * kept
+            assert work.settings()["words"] == kept
+    kept_words = Words.load(tmp_path / "bag_of_words.safetensors")
+    np.testing.assert_allclose(
+        kept_words.log_probabilities([("quick",)]), words.log_probabilities([("quick",)]), atol=0.01
+    )
 
 
 def test_tagging_and_questions_have_them_too(tokenizer) -> None:

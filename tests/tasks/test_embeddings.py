@@ -221,6 +221,14 @@ def test_the_words_of_a_baseline_keep_their_marks(tokenizer):
     assert task(tokenizer, rows, eval_rows=rows).baseline()["recall_at_1"] == 1.0
 
 
+def test_a_text_is_not_looked_for_among_itself(tokenizer):
+    """The vectors of a are nearest to its own, and b is the nearest of the others."""
+    rows = [{"anchor": "a", "positive": "b"}, {"anchor": "c", "positive": "a"}]
+    work, vectors = task(tokenizer, PAIRS, eval_rows=rows), {"a": [1.0, 0.0], "b": [0.8, 0.6], "c": [0.9, 0.1]}
+    records, scores = work._measure(lambda texts: torch.tensor([vectors[text] for text in texts]))
+    assert [record["prediction"] for record in records] == ["b", "a"] and scores["recall_at_1"] == 1.0
+
+
 def test_what_cannot_be_told_apart_is_not_found(tokenizer):
     """A TF-IDF of texts with no word in common, or a model that gives all texts one vector."""
     work = task(tokenizer, PAIRS, eval_rows=PAIRS)

@@ -117,6 +117,12 @@ def test_what_a_model_sees_of_swag(tokenizer):
     assert work.show(work.example(0, 0))[2].startswith("* [CLS]The dog")
 
 
+def test_columns_of_a_table_for_each_choice_are_names_and_no_row(tokenizer):
+    swag = [Record(fields=row, path="swag.csv", line=line) for line, row in enumerate([SWAG, {**SWAG, "label": 1}], 2)]
+    work = task(tokenizer, swag, eval_rows=swag[:1])
+    assert work.columns["choices_columns"] == ["ending0", "ending1", "ending2", "ending3"]
+
+
 # Labels
 
 

@@ -39,7 +39,8 @@ for name in ("fork", "forkpty", "sched_getaffinity", "sched_setaffinity", "getui
              "getloadavg", "uname", "killpg", "setsid", "mkfifo", "sysconf", "posix_fadvise", "nice"):
     if hasattr(os, name):
         delattr(os, name)
-for name in ("SIGKILL", "SIGSTOP", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGXFSZ", "alarm", "setitimer"):
+for name in ("SIGKILL", "SIGSTOP", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGXFSZ", "alarm", "setitimer",
+             "pthread_sigmask"):
     delattr(signal, name)
 library = ctypes.CDLL
 ctypes.CDLL = lambda name, *rest, **more: library(name + "", *rest, **more)  # a TypeError for None

@@ -165,7 +165,7 @@ def fingerprint_of_frozen(model: nn.Module) -> str:
     for name, weight in model.named_parameters():
         if not weight.requires_grad:
             digest.update(name.encode())
-            digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy())
+            digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()[:16]
 
 
