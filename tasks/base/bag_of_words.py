@@ -46,43 +46,21 @@ def vectorizer(texts: Iterable[str], **words: Any) -> Any:
     return make_union(*(TfidfVectorizer(sublinear_tf=True, **kind) for kind in kinds))
 
 
-def tfidf(train: Sequence[tuple[str, ...]], held_out: Sequence[tuple[str, ...]]) -> tuple[Any, Any] | None:
-    """Features of `vectorizer`, of both parts, sparse [rows, features]. None where a column has no words."""
-    parts = []
-    for texts, others in zip(zip(*train, strict=True), zip(*held_out, strict=True), strict=True):
-        words = vectorizer(chain.from_iterable(train))
-        try:
-            parts.append((words.fit_transform(texts), words.transform(others)))
-        except ValueError:  # an empty vocabulary
-            return None
-    first, second = zip(*parts, strict=True)
-    return hstack(first, format="csr"), hstack(second, format="csr")
-
-
-def fit_and_predict(problem_type: str, train: Any, targets: Any, held_out: Any) -> Any:
-    """Predictions of a linear model for features [rows, features]; problem types are those of transformers."""
-    model = Ridge() if problem_type == "regression" else _logistic()
-    if problem_type == "multi_label_classification":
-        model = OneVsRestClassifier(model)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Label .* is present in all training examples")
-        return model.fit(train, targets).predict(held_out)
-
-
 class Words:
-    """Logistic regression on TF-IDF of texts, or of pairs of texts, which can be kept in a file.
+    """A linear model of TF-IDF of texts, or of pairs of texts; one of labels can be kept in a file.
 
     The file has a hash in place of each word, since the words may be somebody's. Of each of `parts`, the kinds of
     features of each text: options of `CountVectorizer`, hashes in order, int32 [features], and inverse document
     frequencies, float64 [features]; of all of them coefficients [labels, features] and intercepts [labels].
     """
 
-    def __init__(self, parts: list[dict[str, Any]], model: Any, num_labels: int) -> None:
-        self.parts, self.model, self.num_labels = parts, model, num_labels
+    def __init__(self, parts: list[dict[str, Any]], model: Any) -> None:
+        self.parts, self.model = parts, model
 
     @classmethod
-    def fit(cls, train: Sequence[tuple[str, ...]], targets: Sequence[int], *, num_labels: int) -> "Words | None":
-        """Learn the label of each text, or pair of texts, by its number. None where a text has no words."""
+    def fit(cls, problem_type: str, train: Sequence[tuple[str, ...]], targets: Any) -> "Words | None":
+        """Learn the targets of texts, or pairs of texts; problem types are those of transformers. None where a text
+        has no words."""
         parts, matrices = [], []
         for texts in zip(*train, strict=True):
             for _, kind in vectorizer(chain.from_iterable(train)).transformer_list:
@@ -95,10 +73,15 @@ class Words:
                 how = {"analyzer": kind.analyzer, "ngram_range": kind.ngram_range}
                 parts.append({"how": how, "hashes": hashes[order], "idf": kind.idf_[order]})
                 matrices.append(kind.transform(texts)[:, order])
-        return cls(parts, _logistic().fit(hstack(matrices, format="csr"), targets), num_labels)
+        model = Ridge() if problem_type == "regression" else _logistic()
+        if problem_type == "multi_label_classification":
+            model = OneVsRestClassifier(model)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Label .* is present in all training examples")
+            return cls(parts, model.fit(hstack(matrices, format="csr"), targets))
 
-    def log_probabilities(self, texts: Sequence[tuple[str, ...]]) -> np.ndarray:
-        """Of each label: float64 [texts, labels]."""
+    def features(self, texts: Sequence[tuple[str, ...]]) -> Any:
+        """TF-IDF, sparse [texts, features]."""
         sides, found = [*zip(*texts, strict=True)], []
         for number, part in enumerate(self.parts):
             hashed = HashingVectorizer(n_features=_HASHES, alternate_sign=False, norm=None, **part["how"])
@@ -108,16 +91,20 @@ class Words:
             values = (1 + np.log(counts.data[known])) * part["idf"][place[known]]
             shape = (counts.shape[0], len(part["hashes"]))
             found.append(normalize(csr_matrix((values, (counts.row[known], place[known])), shape=shape)))
-        scores = np.full((len(texts), self.num_labels), np.log(1e-9))  # of labels without a training row
-        scores[:, self.model.classes_] = self.model.predict_log_proba(hstack(found, format="csr"))
+        return hstack(found, format="csr")
+
+    def log_probabilities(self, texts: Sequence[tuple[str, ...]], *, num_labels: int) -> np.ndarray:
+        """Of each label: float64 [texts, labels]."""
+        scores = np.full((len(texts), num_labels), np.log(1e-9))  # of labels without a training row
+        scores[:, self.model.classes_] = self.model.predict_log_proba(self.features(texts))
         return scores
 
     def save(self, path: Path) -> None:
         """Write the file, some 10 bytes for each feature and 2 more for each label of it."""
         kept = {f"{name}_{number}": part[name] for number, part in enumerate(self.parts) for name in ("hashes", "idf")}
         kept |= {"coefficients": self.model.coef_.astype(np.float16, order="C"), "intercepts": self.model.intercept_}
-        about = {"parts": json.dumps([part["how"] for part in self.parts]), "num_labels": str(self.num_labels)}
-        save_file({**kept, "labels": self.model.classes_.astype(np.int32)}, path, metadata=about)
+        kept["labels"] = self.model.classes_.astype(np.int32)
+        save_file(kept, path, metadata={"parts": json.dumps([part["how"] for part in self.parts])})
 
     @classmethod
     def load(cls, path: Path) -> "Words":
@@ -133,7 +120,7 @@ class Words:
                 | {name: kept[f"{name}_{number}"] for name in ("hashes", "idf")}
                 for number, how in enumerate(json.loads(about["parts"]))
             ]
-            return cls(parts, model, int(about["num_labels"]))
+            return cls(parts, model)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise InputError(
                 f"{path} is not what fine-tuning writes ({error}): remove it, or add --without_words"

@@ -13,13 +13,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lacuna.common.errors import InputError
-from lacuna.tasks.base.bag_of_words import fit_and_predict
+from lacuna.tasks.base.bag_of_words import Words
 from lacuna.tasks.base.metrics import classification, correlation, multi_label
 from lacuna.tasks.base.report import Points, Shown, by_label, label_tables
 from lacuna.tasks.base.rows import Row, counted, note_alike, some_of
 from lacuna.tasks.classification import reader as labels
 
 Record = dict[str, Any]
+Texts = Sequence[tuple[str, ...]]
 
 
 class _Head:
@@ -74,9 +75,13 @@ class _Head:
         """Rows of each label."""
         return {}
 
-    def bag_of_words(self, train: Any, targets: Sequence[Any], held_out: Any) -> list[Any]:
-        """What a linear model predicts from features [rows, features]."""
-        return fit_and_predict(self.problem_type, train, targets, held_out).tolist()
+    def bag_of_words(self, texts: Texts, targets: Sequence[Any]) -> Words | None:
+        """A linear model of their words."""
+        return Words.fit(self.problem_type, texts, targets)
+
+    def said(self, words: Words, texts: Texts) -> list[Any]:
+        """What it predicts."""
+        return words.model.predict(words.features(texts)).tolist()
 
     def settings(self) -> dict[str, Any]:
         """What must be known to read the outputs."""
@@ -233,9 +238,12 @@ class SeveralLabels(_Head):
         scores = [self.metrics([guess] * len(held_out), held_out) for guess in guesses]
         return {"loss": float(entropy), **{name: max(score[name] for score in scores) for name in scores[0]}}
 
-    def bag_of_words(self, train: Any, targets: Sequence[list[int]], held_out: Any) -> list[list[int]]:
-        found = fit_and_predict(self.problem_type, train, self._multi_hot(targets), held_out)
-        return [np.flatnonzero(row).tolist() for row in found.reshape(-1, len(self.names))]
+    def bag_of_words(self, texts: Texts, targets: Sequence[list[int]]) -> Words | None:
+        return Words.fit(self.problem_type, texts, self._multi_hot(targets))
+
+    def said(self, words: Words, texts: Texts) -> list[list[int]]:
+        found = np.array(super().said(words, texts)).reshape(-1, len(self.names))
+        return [np.flatnonzero(row).tolist() for row in found]
 
     def readable(self, record: Record) -> Record:
         return {

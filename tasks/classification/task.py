@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from lacuna.common.errors import InputError, called, progress_bar
 from lacuna.common.loading import file_of, load_model
-from lacuna.tasks.base.bag_of_words import MOST_TEXTS, WORDS, Words, tfidf
+from lacuna.tasks.base.bag_of_words import MOST_TEXTS, WORDS, Words
 from lacuna.tasks.base.columns import only_ones
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
 from lacuna.tasks.base.models import load_base, resolve_max_length
 from lacuna.tasks.base.report import Shown
 from lacuna.tasks.base.rows import Row, as_rows, gathered, scarce_labels, some_of
 from lacuna.tasks.base.task import Batch, Inputs, Reader, Task
-from lacuna.tasks.classification.heads import Head, Number, SeveralLabels, SingleLabel
+from lacuna.tasks.classification.heads import Head, Number, SeveralLabels, SingleLabel, Texts
 from lacuna.tasks.classification.reader import (
     CLASSIFICATION,
     FEW_ROWS,
@@ -33,7 +33,6 @@ from lacuna.tasks.classification.reader import (
 )
 from lacuna.tasks.predict.predictor import PipelinePredictor
 
-Texts = Sequence[tuple[str, ...]]
 TRUST = 3  # in the bag of words: its probabilities are timid, those of a model that learned few rows bold
 HEADS: dict[str, Callable[..., Head]] = {SINGLE: SingleLabel, MULTI: SeveralLabels, NUMBER: Number}
 
@@ -210,25 +209,21 @@ class Classification(Task):
     @cached_property
     def bag_of_words(self) -> dict[str, float]:
         """TF-IDF of words, their pairs and their parts, and a linear model."""
-        targets, self._words = self._train_targets, None
+        targets = self._train_targets
         if len(set(map(str, targets))) < 2 or len(targets) > MOST_TEXTS:
             return {}
-        if self.problem_type == SINGLE:
-            self._words = Words.fit(self._train_texts, targets, num_labels=len(self.label_names))
-            if self._words is None:
-                return {}
-            self._word_scores = self._words.log_probabilities(self._eval_texts)
-            return self.head.metrics(self._word_scores.argmax(axis=1).tolist(), self._eval_targets)
-        if (features := tfidf(self._train_texts, self._eval_texts)) is None:
+        if (words := self.head.bag_of_words(self._train_texts, targets)) is None:
             return {}
-        guesses: Any = self.head.bag_of_words(features[0], targets, features[1])
+        self._words = words if self.problem_type == SINGLE else None
+        guesses: Any = self.head.said(words, self._eval_texts)
         return self.head.metrics(guesses, self._eval_targets)
 
     def with_words(self) -> dict[str, float]:
         """By the product of both probabilities; the model and the words are wrong in different places."""
         if not self.bag_of_words or self._words is None:
             return {}
-        scores = self._word_scores + np.stack([record["log_probabilities"] for record in self.records])
+        scores = self._words.log_probabilities(self._eval_texts, num_labels=len(self.label_names))
+        scores += np.stack([record["log_probabilities"] for record in self.records])
         return self.head.metrics(scores.argmax(axis=1).tolist(), self._eval_targets)
 
     def keep(self, results: Mapping[str, float], folder: Path) -> list[str]:
@@ -295,8 +290,8 @@ def label_texts(
     for number, answer in progress_bar(answers, doing="labels of --teacher", unit="text", total=len(texts)):
         by_name = {each["label"]: each["score"] for each in answer}
         scores[number] = np.log([max(by_name[name], 1e-9) for name in label_names])
-    if (words := Words.fit(labelled, targets, num_labels=len(label_names))) is not None:
-        scores += TRUST * words.log_probabilities(texts)
+    if (words := Words.fit(SINGLE, labelled, targets)) is not None:
+        scores += TRUST * words.log_probabilities(texts, num_labels=len(label_names))
     return scores.argmax(axis=1)
 
 
@@ -326,7 +321,8 @@ class ClassificationPredictor(PipelinePredictor):
     def answer(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
         if self.words is not None:
             texts = [(each,) if isinstance(each, str) else tuple(each.values()) for each in given]
-            self._of_words = iter(np.exp(self.words.log_probabilities(texts)).tolist())
+            scores = self.words.log_probabilities(texts, num_labels=self.model.config.num_labels)
+            self._of_words = iter(np.exp(scores).tolist())
         return super().answer(given)
 
     def readable(self, given: Any, found: Any) -> dict[str, Any]:

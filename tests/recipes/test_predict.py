@@ -88,7 +88,8 @@ def test_labels_in_the_order_of_the_rows(ending: str, folder_of, run_recipe, tmp
 def test_the_bag_of_words_beside_a_model_answers_with_it(folder_of, typed, tmp_path) -> None:
     settings = {"name": "classification", "words": True}
     folder = folder_of("modernbert", "LacunaForSequenceClassification", settings=settings, **NAMED)
-    words = Words.fit([(text,) for text in TEXTS], [number % 2 * 2 for number in range(len(TEXTS))], num_labels=3)
+    texts = [(text,) for text in TEXTS]
+    words = Words.fit("single_label_classification", texts, [number % 2 * 2 for number in range(len(TEXTS))])
     assert words is not None
     words.save(folder / WORDS)
     source, answers = write_rows(tmp_path / "new.csv", [{"text": text} for text in TEXTS]), {}
@@ -98,7 +99,7 @@ def test_the_bag_of_words_beside_a_model_answers_with_it(folder_of, typed, tmp_p
         assert code == 0 and ("with the bag of words beside it" in said) == (name == "both"), why
         answers[name] = read_rows(output)
     for row, alone, share in zip(
-        answers["both"], answers["alone"], np.exp(words.log_probabilities([(text,) for text in TEXTS])), strict=True
+        answers["both"], answers["alone"], np.exp(words.log_probabilities(texts, num_labels=3)), strict=True
     ):
         chances = logits(folder, CLASSES, row["text"]).softmax(-1)
         assert alone["prediction"] == NAMED["id2label"][int(chances.argmax())]

@@ -1,16 +1,18 @@
 """What words alone tell: cases that are known by hand, and what is printed and written of it."""
 
 import warnings
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors import safe_open
+from scipy.sparse import hstack
 
 from lacuna.common.errors import InputError
 from lacuna.tasks.base import bag_of_words
-from lacuna.tasks.base.bag_of_words import Words, fit_and_predict, tag_words, tfidf, words_in_common
+from lacuna.tasks.base.bag_of_words import Words, tag_words, vectorizer, words_in_common
 from lacuna.tasks.classification.reader import ClassificationArguments
 from lacuna.tasks.classification.task import Classification
 from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
@@ -20,11 +22,22 @@ from lacuna.tasks.token_classification.task import TokenClassification
 
 TRAIN = [("the film is good",), ("the film is bad",), ("good actors",), ("bad actors",)]
 HELD_OUT = [("good or so",), ("bad music",), ("music",)]
+SINGLE = "single_label_classification"
+
+
+def tfidf(train: list[Any], held_out: list[Any]) -> tuple[Any, Any]:
+    """Features of both parts by scikit-learn alone, which keeps the words."""
+    parts = []
+    for texts, others in zip(zip(*train, strict=True), zip(*held_out, strict=True), strict=True):
+        words = vectorizer(chain.from_iterable(train))
+        parts.append((words.fit_transform(texts), words.transform(others)))
+    first, second = zip(*parts, strict=True)
+    return hstack(first, format="csr"), hstack(second, format="csr")
 
 
 def test_a_label_without_a_row_is_least_likely() -> None:
-    words: Any = Words.fit(TRAIN, [2, 0, 2, 0], num_labels=3)
-    found = np.exp(words.log_probabilities(HELD_OUT))
+    words: Any = Words.fit(SINGLE, TRAIN, [2, 0, 2, 0])
+    found = np.exp(words.log_probabilities(HELD_OUT, num_labels=3))
     assert found[:, [0, 2]].sum(axis=1) == pytest.approx([1, 1, 1]) and found[:, 1] == pytest.approx([1e-9] * 3)
     assert found.argmax(axis=1).tolist()[:2] == [2, 0]
 
@@ -39,13 +52,13 @@ def test_words_in_a_file_say_what_tfidf_says_and_are_not_in_it(
     train, others, most, monkeypatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("lacuna.tasks.base.bag_of_words.MOST_CHARACTERS", most)
-    words: Any = Words.fit(train, [1, 0, 1, 0], num_labels=2)
-    features: Any = tfidf(train, others)
+    words: Any = Words.fit(SINGLE, train, [1, 0, 1, 0])
+    features = tfidf(train, others)
     expected = bag_of_words._logistic().fit(features[0], [1, 0, 1, 0]).predict_log_proba(features[1])
-    np.testing.assert_allclose(words.log_probabilities(others), expected, atol=1e-9)
+    np.testing.assert_allclose(words.log_probabilities(others, num_labels=2), expected, atol=1e-9)
     words.save(tmp_path / "words.safetensors")
     again = Words.load(tmp_path / "words.safetensors")
-    np.testing.assert_allclose(again.log_probabilities(others), expected, atol=0.01)
+    np.testing.assert_allclose(again.log_probabilities(others, num_labels=2), expected, atol=0.01)
     content = (tmp_path / "words.safetensors").read_bytes()
     assert not any(word in content for word in (b"film", b"actors", b"good"))
     with safe_open(tmp_path / "words.safetensors", framework="np") as file:
@@ -53,7 +66,7 @@ def test_words_in_a_file_say_what_tfidf_says_and_are_not_in_it(
 
 
 def test_what_is_no_file_of_words_is_refused(tmp_path: Path) -> None:
-    assert Words.fit([("!",), ("?",)], [0, 1], num_labels=2) is None
+    assert Words.fit(SINGLE, [("!",), ("?",)], [0, 1]) is None
     for content in (b"", b"nothing", b"{}" * 99):
         (tmp_path / "words.safetensors").write_bytes(content)
         with pytest.raises(InputError, match="is not what fine-tuning writes"):
@@ -68,7 +81,6 @@ def test_features_are_words_and_pairs_of_all_texts_of_a_row(monkeypatch: pytest.
     assert held_out[2].nnz == 0 and held_out[0].nnz == 1
     both, _ = tfidf([texts * 2 for texts in TRAIN], [texts * 2 for texts in HELD_OUT])
     assert both.shape == (4, 24) and np.allclose(both.toarray()[:, :12], both.toarray()[:, 12:])
-    assert tfidf([("!",), ("?",)], [("a",)]) is None
 
 
 def test_features_are_parts_of_words_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,14 +94,17 @@ def test_features_are_parts_of_words_too(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_labels_several_labels_and_numbers() -> None:
-    train, held_out = tfidf(TRAIN, HELD_OUT)
-    assert fit_and_predict("single_label_classification", train, [1, 0, 1, 0], held_out)[:2].tolist() == [1, 0]
+    def said(kind: str, targets: Any) -> Any:
+        words: Any = Words.fit(kind, TRAIN, targets)
+        return words.model.predict(words.features(HELD_OUT))
+
+    assert said(SINGLE, [1, 0, 1, 0])[:2].tolist() == [1, 0]
     with warnings.catch_warnings(action="error"):
-        always = fit_and_predict("multi_label_classification", train, np.eye(2, dtype=int)[[1, 1, 1, 1]], held_out)
+        always = said("multi_label_classification", np.eye(2, dtype=int)[[1, 1, 1, 1]])
     assert always.tolist() == [[0, 1]] * 3
-    several = fit_and_predict("multi_label_classification", train, np.eye(2, dtype=int)[[1, 0, 1, 0]], held_out)
+    several = said("multi_label_classification", np.eye(2, dtype=int)[[1, 0, 1, 0]])
     assert several[:2].tolist() == [[0, 1], [1, 0]]
-    good, bad, none = fit_and_predict("regression", train, [1.0, -1.0, 1.0, -1.0], held_out)
+    good, bad, none = said("regression", [1.0, -1.0, 1.0, -1.0])
     assert good > 0.1 and bad < -0.1 and none == pytest.approx(0, abs=0.05)
 
 
@@ -130,8 +145,9 @@ def test_the_model_and_the_words_together_are_the_product_of_both(tokenizer, tmp
     work = Classification(
         ClassificationArguments(), train_rows=ROWS, eval_rows=ROWS[:4], tokenizer=tokenizer, config=None
     )
-    words: Any = Words.fit([(row["text"],) for row in ROWS], [row["label"] for row in ROWS], num_labels=2)
-    of_words = words.log_probabilities([(row["text"],) for row in ROWS[:4]])
+    words: Any = Words.fit(SINGLE, [(row["text"],) for row in ROWS], [row["label"] for row in ROWS])
+    of_words = words.log_probabilities([(row["text"],) for row in ROWS[:4]], num_labels=2)
+    assert work.bag_of_words["accuracy"] == 1.0
     for weight, right in ((2.0, 2), (0.5, 4)):  # the model says the opposite, surer or less sure than the words
         of_model = -weight * of_words
         work.records = [{"log_probabilities": each, "row": row} for row, each in enumerate(of_model)]
@@ -142,10 +158,9 @@ def test_the_model_and_the_words_together_are_the_product_of_both(tokenizer, tmp
             kept = both["accuracy"] > alone
             assert work.keep(results, tmp_path) == ["bag_of_words.safetensors"] * kept
             assert work.settings()["words"] == kept
-    kept_words = Words.load(tmp_path / "bag_of_words.safetensors")
-    np.testing.assert_allclose(
-        kept_words.log_probabilities([("quick",)]), words.log_probabilities([("quick",)]), atol=0.01
-    )
+    again = Words.load(tmp_path / "bag_of_words.safetensors")
+    expected = words.log_probabilities([("quick",)], num_labels=2)
+    np.testing.assert_allclose(again.log_probabilities([("quick",)], num_labels=2), expected, atol=0.01)
 
 
 def test_tagging_and_questions_have_them_too(tokenizer) -> None:
