@@ -33,6 +33,7 @@ from lacuna.tasks.classification.reader import (
 )
 from lacuna.tasks.predict.predictor import PipelinePredictor
 
+MOST_SCORES = 5_000_000  # of held-out rows that are remembered, a label each
 TRUST = 3  # in the bag of words: its probabilities are timid, those of a model that learned few rows bold
 HEADS: dict[str, Callable[..., Head]] = {SINGLE: SingleLabel, MULTI: SeveralLabels, NUMBER: Number}
 
@@ -194,7 +195,8 @@ class Classification(Task):
         logits = model(**model_inputs(batch)).logits.float()
         losses = self.head.losses(logits, batch["labels"])
         labels = [self._eval_targets[row] for row in batch["row"].tolist()]
-        scores = {"log_probabilities": [*logits.log_softmax(-1).cpu().numpy()]} if self.problem_type == SINGLE else {}
+        few = self.problem_type == SINGLE and self.num_eval_examples * len(self.label_names) <= MOST_SCORES
+        scores = {"log_probabilities": logits.log_softmax(-1)} if few else {}
         return records(row=batch["row"], loss=losses, label=labels, **self.head.predictions(logits), **scores)
 
     def scores(self) -> dict[str, float]:
@@ -220,7 +222,7 @@ class Classification(Task):
 
     def with_words(self) -> dict[str, float]:
         """By the product of both probabilities; the model and the words are wrong in different places."""
-        if not self.bag_of_words or self._words is None:
+        if not self.bag_of_words or self._words is None or "log_probabilities" not in self.records[0]:
             return {}
         scores = self._words.log_probabilities(self._eval_texts, num_labels=len(self.label_names))
         scores += np.stack([record["log_probabilities"] for record in self.records])

@@ -221,7 +221,7 @@ def test_summary_equals_a_direct_computation(tokenizer, small_model, evaluate):
         logits = model(**batch).logits
     assert summary["loss"] == pytest.approx(float(F.cross_entropy(logits, labels)), rel=1e-5)
     assert summary["accuracy"] == pytest.approx(float((logits.argmax(-1) == labels).float().mean()))
-    assert work.records[0].keys() == {"row", "label", "prediction", "probability", "loss"}
+    assert work.records[0].keys() == {"row", "label", "prediction", "probability", "loss", "log_probabilities"}
     assert set(summary) == {"loss", "accuracy", "f1_macro", "f1_micro", "matthews_correlation"}
     assert work.metric in summary
 
