@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from functools import partial
+from itertools import pairwise
 from operator import ge, gt, le, lt
 from typing import Any, Literal
 
@@ -27,6 +28,16 @@ class Arguments:
             value = getattr(self, name)
             if value > 1 and value != int(value):
                 raise InputError(f"--{name} counts steps, or is a share of the run below 1, got {value}")
+
+    def check_stages(self, name: str, *, example: str) -> None:
+        """InputError where `NAME_at` is no share of the run for each value of an option from which on it holds."""
+        values, starts = getattr(self, name), getattr(self, f"{name}_at")
+        rise = all(before < after for before, after in pairwise([*starts, 1]))
+        if len(starts) != len(values) or starts[0] != 0 or not rise:
+            raise InputError(
+                f"--{name}_at {starts} must begin with 0, rise, stay below 1 and have a share of the run for each of "
+                f"--{name} {values}, as in {example}"
+            )
 
 
 def names_of(option: Field) -> list[str]:

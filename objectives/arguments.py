@@ -1,10 +1,8 @@
 """The options of a pretraining objective."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any, Literal
 
 from lacuna.common.errors import InputError
@@ -58,7 +56,10 @@ class ObjectiveArguments(Arguments):
 
     def __post_init__(self) -> None:
         self.sequence_length, self.sequence_length_at = Numbers(self.sequence_length), Numbers(self.sequence_length_at)
-        self._check_stages()
+        for length in self.sequence_length:
+            if not 8 <= length <= LONGEST or length != int(length):
+                raise InputError(f"--sequence_length must be a whole number from 8 to {LONGEST}, got {length}")
+        self.check_stages("sequence_length", example="--sequence_length 128,512 --sequence_length_at 0,0.9")
         check_range(self, "mask_probability", above=0, at_most=1)
         check_range(self, "mask_replace_prob", "random_replace_prob", at_least=0, at_most=1)
         check_range(self, "eval_fraction", at_least=0, below=1)
@@ -74,22 +75,6 @@ class ObjectiveArguments(Arguments):
         """The options without which a run would be another one: all but those of looking at it."""
         looking = ("max_eval_examples", "show_examples")
         return {name: value for name, value in asdict(self).items() if name not in looking}
-
-    def _check_stages(self) -> None:
-        for length in self.sequence_length:
-            if not 8 <= length <= LONGEST or length != int(length):
-                raise InputError(f"--sequence_length must be a whole number from 8 to {LONGEST}, got {length}")
-        starts = self.sequence_length_at
-        if len(starts) != len(self.sequence_length):
-            raise InputError(
-                f"--sequence_length {self.sequence_length} has {len(self.sequence_length)} stages and "
-                f"--sequence_length_at {starts} has {len(starts)}; give a fraction for each, as 128,512 and 0,0.9"
-            )
-        increasing = all(before < after for before, after in pairwise(starts))
-        if starts[0] != 0 or not increasing or not all(math.isfinite(start) and start < 1 for start in starts):
-            raise InputError(
-                f"--sequence_length_at must begin with 0, rise from stage to stage and stay below 1, got {starts}"
-            )
 
     def check_used(self) -> None:
         """Refuse options that were given and that this objective has no use for.

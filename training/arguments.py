@@ -217,7 +217,10 @@ class TrainingArguments(Arguments):
 
     def __post_init__(self) -> None:
         self.batch_size, self.batch_size_at = Numbers(self.batch_size), Numbers(self.batch_size_at)
-        _check_stages(self.batch_size, self.batch_size_at)
+        for size in self.batch_size:
+            if not (isinstance(size, int) and size > 0):
+                raise InputError(f"--batch_size must be a whole number greater than 0, got {size}")
+        self.check_stages("batch_size", example="--batch_size 64,128 --batch_size_at 0,0.5")
         check_range(self, "eval_batch_size", "max_steps", "max_minutes", "max_tokens", "max_epochs", above=0)
         check_range(self, "max_bad_steps", "learning_rate", "logging_steps", "keep_checkpoints", above=0)
         check_range(self, "warmup_steps", "weight_decay", "max_grad_norm", at_least=0)
@@ -246,17 +249,6 @@ class TrainingArguments(Arguments):
     def writes_checkpoints(self) -> bool:
         """Whether the run writes any on the way; a run that is stopped writes one anyway."""
         return bool(self.save_steps or self.save_minutes)
-
-
-def _check_stages(sizes: Numbers, starts: Numbers) -> None:
-    for size in sizes:
-        if not (isinstance(size, int) and size > 0):
-            raise InputError(f"--batch_size must be a whole number greater than 0, got {size}")
-    if len(starts) != len(sizes) or starts[0] != 0 or list(starts) != sorted(set(starts)) or starts[-1] >= 1:
-        raise InputError(
-            f"--batch_size_at {starts} must begin with 0, rise, stay below 1 and have a share of the run for each of "
-            f"--batch_size {sizes}, as in --batch_size 64,128 --batch_size_at 0,0.5"
-        )
 
 
 def _but(name: str, default: Any, **changed: Any) -> Any:
