@@ -96,14 +96,12 @@ def locked(path: Path, *, waiting: str, silent_seconds: float = 5.0) -> Iterator
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=silent_seconds)
+        held = lock.acquire(timeout=silent_seconds)
     except Timeout:
         print(waiting, file=sys.stderr, flush=True)
-        lock.acquire()
-    try:
+        held = lock.acquire()
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def hold(folder: Path) -> None:
