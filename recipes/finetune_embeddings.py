@@ -34,7 +34,7 @@ from lacuna.tasks.base.report import write_results
 from lacuna.tasks.embeddings.encoders import load_encoder, save_encoder, train_encoder
 from lacuna.tasks.embeddings.task import EmbeddingArguments, Embeddings
 from lacuna.training import FineTuningArguments, ModelArguments, claim_output_dir, is_main_process, processes, refusal
-from lacuna.training.environment import bf16_is_fast, use_all_cores
+from lacuna.training.environment import bf16_is_fast, running_on, use_all_cores
 from lacuna.training.fine_tuning import fell_short, learning, outcome
 from lacuna.training.optimizers.schedules import with_rate
 from lacuna.training.reports.card import encoder_card
@@ -60,14 +60,14 @@ def main(words: Sequence[str] | None = None) -> str:
     work = Embeddings.from_arguments(data, read=partial(read_labelled, tagged=False), **how)
     work.notes += warn_of_seen(start.model, data, work)
     if is_main:
-        print("\n".join([processes().describe(), *work.describe(5 if data.dry_run else 0)]), flush=True)
+        print("\n".join([running_on(), *work.describe(5 if data.dry_run else 0)]), flush=True)
     use_all_cores()
     encoder = load_encoder(max_length=work.max_length, seed=data.seed, **origin)
     read_first_words(encoder.tokenizer)
     inner = getattr(encoder[0], "auto_model", encoder)
     data.learning_rate = with_rate(fixed, inner).learning_rate
     named = ("batch_size", "max_steps", "max_epochs", "max_minutes", "eval_steps", "learning_rate", "warmup_steps")
-    options = {name: getattr(data, name) for name in (*named, "seed")} | {"num_processes": processes().count}
+    options = {name: getattr(data, name) for name in (*named, "seed")} | {"num_processes": processes()}
     options["bf16"] = bf16_is_fast() if data.mixed_precision == "auto" else data.mixed_precision == "bf16"
     if data.dry_run:
         if is_main:

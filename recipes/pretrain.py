@@ -97,7 +97,7 @@ def main(words: Sequence[str] | None = None) -> str:
     is_main = training.is_main_process()
     if is_main and not goal.show_examples:
         training.claim_output_dir(arguments, **identity)
-        print(training.processes().describe(), flush=True)
+        print(training.running_on(), flush=True)
     start.revision = commit_of(start.model, revision=start.revision)
     find = finder(data, start, vocabulary, owner=owner, name=how.teacher, teacher=teacher)
     more, of_task, lines = read_for(data)

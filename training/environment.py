@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -23,31 +22,24 @@ SAME_REQUEST = 1.0
 """Seconds in which further signals are the same request: launchers pass on the Ctrl-C that all processes got."""
 
 
-@dataclass(frozen=True)
-class Processes:
-    """How many processes the launcher started, in all and on this machine."""
-
-    count: int
-    local_count: int
-
-    def describe(self) -> str:
-        """One line for people."""
-        return f"running on {self.count} {'process' if self.count == 1 else 'processes'}"
+def processes() -> int:
+    """How many processes the launcher started, by its environment variables; no process group is needed."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def processes() -> Processes:
-    """Read the launcher's environment variables; no process group is needed."""
-    return Processes(int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+def running_on() -> str:
+    """One line for people."""
+    return f"running on {processes()} {'process' if processes() == 1 else 'processes'}"
 
 
 def hardware(device: torch.device) -> str:
     """What a run computes on, all processes together."""
     if device.type != "cpu":
         gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-        return f"{processes().count} × {gpu}"
+        return f"{processes()} × {gpu}"
     about = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     name = re.search(r"model name\s*: (.*)", about)
-    return f"{processes().count * torch.get_num_threads()} × thread of {name[1] if name else platform.machine()}"
+    return f"{processes() * torch.get_num_threads()} × thread of {name[1] if name else platform.machine()}"
 
 
 def is_main_process() -> bool:
@@ -65,7 +57,7 @@ def use_all_cores(threads: int | None = None) -> int:
     if threads:
         torch.set_num_threads(threads)
     elif not torch.cuda.is_available() and asked in (None, *("1" for _ in launched)):
-        torch.set_num_threads(max(1, cores // processes().local_count))
+        torch.set_num_threads(max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     return torch.get_num_threads()
 
 

@@ -19,7 +19,7 @@ from lacuna.common.work import BESIDE, Work
 
 from .arguments import FineTuningArguments
 from .checkpoints.resuming import claim_output_dir, refusal
-from .environment import is_main_process, processes
+from .environment import is_main_process, running_on
 from .loop import train
 from .optimizers.adapters import num_weights, prepare
 from .optimizers.averages import Soup
@@ -62,7 +62,7 @@ def fine_tune(
         return {}
     if is_main_process():
         claim_output_dir(arguments)
-        print("\n".join([processes().describe(), *describe(0)]), flush=True)
+        print("\n".join([running_on(), *describe(0)]), flush=True)
     models = [make_model(arguments.seed)]
     if arguments.seeds is None:
         arguments = replace(arguments, **_runs_for(models[0], work, arguments))

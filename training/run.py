@@ -300,7 +300,7 @@ def _join(arguments: TrainingArguments) -> Accelerator:
     # Without `cpu`, accelerate 1.15 makes each process of `torchrun` a run of its own on a machine without a GPU.
     # Several processes cannot share the GPU of a Mac.
     found = torch.accelerator.current_accelerator(check_available=True)
-    on_cpu = (found is None or found.type == "mps") and processes().count > 1
+    on_cpu = (found is None or found.type == "mps") and processes() > 1
     precision = resolved_precision(arguments.mixed_precision)
     AcceleratorState._reset_state()  # a run before this one in the same process may have had another precision
     with fsdp.hidden_from_accelerate() if fsdp.asked_for() else contextlib.nullcontext():
@@ -346,7 +346,7 @@ def _describe(run: Run, changed: list[dict[str, Any]]) -> None:
         "environment": {
             "python": platform.python_version(),
             **{name: version(name) for name in _LIBRARIES},
-            "processes": processes().count,
+            "processes": processes(),
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
             "threads": torch.get_num_threads(),
             "mixed_precision": str(run.accelerator.mixed_precision),

@@ -48,7 +48,7 @@ def resolve(
 
 def expected_tokens(arguments: TrainingArguments, works: Works) -> float:
     """Tokens that a run will train on, as far as its limits tell; by the clock those of two cores."""
-    resolved, stages = resolve(arguments, works, num_processes=processes().count)
+    resolved, stages = resolve(arguments, works, num_processes=processes())
     by_clock = _TOKENS_A_MINUTE * resolved.max_minutes if resolved.max_minutes else math.inf
     return min(by_clock, resolved.max_steps * tokens_per_step(stages) if resolved.max_steps else math.inf)
 
