@@ -22,12 +22,11 @@ from lacuna.common.files import release, write_text
 from lacuna.common.work import Work, training_batch
 
 from .arguments import TrainingArguments
-from .checkpoints.saving import save_final
 from .distributed import fsdp
 from .environment import Watchdog, bounded_memory, serve_on
 from .evaluating import check_native, evaluate_and_log, evaluate_kept, probe_and_log
 from .optimizers.schedules import learning_rate
-from .order import MicroBatchSampler, TrainingExamples, dropout_seed
+from .order import MicroBatchSampler, TrainingExamples, dropout_seed, row_of
 from .progress import Window, ended_early, enter_stage, is_due, skipped_steps, stops_early
 from .reports.card import adapter_card
 from .run import Probe, Run, close_run, open_run
@@ -272,21 +271,19 @@ def _loader(run: Run, stage: Stage) -> DataLoader:
     arguments, accelerator = run.arguments, run.accelerator
     on_gpu = accelerator.device.type == "cuda"
     num_workers = 2 * on_gpu if arguments.num_workers is None else arguments.num_workers
+    work, how = stage.work, {"seed": arguments.seed, "mixture": stage.work.mixture, "grouping": stage.grouping}
     sampler = MicroBatchSampler(
-        num_examples=stage.work.num_examples,
-        seed=arguments.seed,
+        row=partial(row_of, num_examples=work.num_examples, **how),
         first_sample=run.progress.samples,
         batch_size=stage.batch_size,
         micro_batch_size=stage.micro_batch_size,
         rank=accelerator.process_index,
         num_processes=accelerator.num_processes,
-        mixture=stage.work.mixture,
-        grouping=stage.grouping,
     )
     return DataLoader(
-        TrainingExamples(stage.work),
+        TrainingExamples(work),
         batch_sampler=sampler,
-        collate_fn=partial(training_batch, work=stage.work, device=accelerator.device),
+        collate_fn=partial(training_batch, work=work, device=accelerator.device),
         num_workers=num_workers,
         generator=torch.Generator(),  # the loader draws a number; dropout's generator is left alone
         pin_memory=on_gpu,
@@ -372,14 +369,8 @@ def _finish(run: Run) -> dict[str, float]:
         weights = fsdp.full_model_state(run.bare)
     if run.accelerator.is_main_process:
         run.await_checkpoint()
-        save_final(
-            model=run.bare,
-            tokenizer=run.tokenizer,
-            card=run.card(run.metrics, baseline),
-            output_dir=output_dir,
-            native=run.native is not None,
-            weights=weights if run.adapter is None else run.adapter.merged(weights),
-        )
+        merged = weights if run.adapter is None else run.adapter.merged(weights)
+        run.saver.save_final(card=run.card(run.metrics, baseline), weights=merged)
         if run.adapter is not None:
             card = adapter_card(run.bare, run.adapter)
             run.adapter.save(weights, output_dir / "adapter", tokenizer=run.tokenizer, card=card)

@@ -1,6 +1,6 @@
 """Sample order: which training example comes when, a pure function of (seed, global sample number)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -110,27 +110,19 @@ class MicroBatchSampler(Sampler[list[tuple[int, int]]]):
     of that: which samples make up a step depends neither on the number of processes nor on the micro-batch size.
     """
 
-    num_examples: int
-    seed: int
+    row: Callable[[int], int]  # `row_of` of this run
     first_sample: int  # global number of the first sample of the first step
     batch_size: int
     micro_batch_size: int
     rank: int
     num_processes: int
-    mixture: Mixture = ()
-    grouping: Grouping | None = None
-
-    def _row(self, index: int) -> int:
-        return row_of(
-            index, seed=self.seed, num_examples=self.num_examples, mixture=self.mixture, grouping=self.grouping
-        )
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         share = self.batch_size // self.num_processes
         first = self.first_sample + self.rank * share
         while True:
             for start in range(first, first + share, self.micro_batch_size):
-                yield [(self._row(index), index) for index in range(start, start + self.micro_batch_size)]
+                yield [(self.row(index), index) for index in range(start, start + self.micro_batch_size)]
             first += self.batch_size
 
 

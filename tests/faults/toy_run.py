@@ -170,8 +170,8 @@ def main() -> None:
         run.should_compile, run.compile_model = lambda *_, **__: True, lambda model: 1  # type: ignore[assignment]
         run.warm_up = lambda *_, **__: took  # type: ignore[assignment]
     if (seconds := faults.value("slow_end")) is not None:
-        save_final = lacuna.training.loop.save_final
-        lacuna.training.loop.save_final = lambda **given: (time.sleep(seconds), save_final(**given))  # type: ignore
+        save_final = Saver.save_final
+        Saver.save_final = lambda *given, **more: (time.sleep(seconds), save_final(*given, **more))  # type: ignore
     if faults.any("term_in_save"):
         lacuna.training.run.Saver = SignalledSaver  # type: ignore[misc]
     if lacuna.training.is_main_process():

@@ -250,7 +250,7 @@ def test_a_broken_later_one_does_not_push_out_whole_ones(trained, save, tmp_path
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000009"]
 
 
-@pytest.mark.parametrize("where", ["save_model", "save_file", "sha256"])
+@pytest.mark.parametrize("where", ["Saver.save_model", "save_file", "sha256"])
 def test_a_full_disk_leaves_older_checkpoints_and_nothing_else(trained, save, tmp_path, monkeypatch, where) -> None:
     model, optimizers = trained(steps=1)
     older = save(model, optimizers, step=1)

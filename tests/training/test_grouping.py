@@ -1,5 +1,6 @@
 """Examples of like length in one step: every row once an epoch, the same however a step is divided, less padding."""
 
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -26,15 +27,14 @@ def batches(lengths: list[int], *, steps: range, batch_size: int, micro: int, pr
     share = batch_size // processes
     found: list[list[list[int]]] = [[] for _ in steps]
     for rank in range(processes):
+        grouping = Grouping(lengths, batch_size=batch_size) if group else None
         sampler = MicroBatchSampler(
-            num_examples=len(lengths),
-            seed=3,
+            row=partial(row_of, num_examples=len(lengths), seed=3, grouping=grouping),
             first_sample=steps.start * batch_size,
             batch_size=batch_size,
             micro_batch_size=micro,
             rank=rank,
             num_processes=processes,
-            grouping=Grouping(lengths, batch_size=batch_size) if group else None,
         )
         per_step = share // micro
         rows = [[row for row, _ in batch] for batch in islice(sampler, len(steps) * per_step)]

@@ -1,5 +1,6 @@
 """Which example comes when: the same whatever the number of processes and the size of a micro-batch."""
 
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -16,8 +17,7 @@ def step_of(step: int, *, num_examples: int, batch_size: int, num_processes: int
     share, pairs = batch_size // num_processes, []
     for rank in range(num_processes):
         sampler = MicroBatchSampler(
-            num_examples=num_examples,
-            seed=seed,
+            row=partial(row_of, num_examples=num_examples, seed=seed),
             first_sample=step * batch_size,
             batch_size=batch_size,
             micro_batch_size=micro,
@@ -57,7 +57,13 @@ def test_a_step_has_the_same_samples_however_it_is_divided(step, num_examples) -
 
 
 def test_starting_late_is_starting_early_and_waiting() -> None:
-    options = {"num_examples": 10, "seed": 3, "batch_size": 6, "micro_batch_size": 3, "rank": 0, "num_processes": 1}
+    options = {
+        "row": partial(row_of, num_examples=10, seed=3),
+        "batch_size": 6,
+        "micro_batch_size": 3,
+        "rank": 0,
+        "num_processes": 1,
+    }
     early = list(islice(MicroBatchSampler(first_sample=0, **options), 40))
     late = list(islice(MicroBatchSampler(first_sample=42, **options), 26))
     assert late == early[14:]
@@ -117,8 +123,8 @@ def test_any_weights_are_kept_within_a_period(weights, start) -> None:
 
 
 def test_a_mixture_starts_late_as_it_would_have_gone_on() -> None:
-    options = {"num_examples": 55, "seed": 3, "batch_size": 8, "micro_batch_size": 4, "mixture": MIXTURE}
-    options |= {"rank": 1, "num_processes": 2}
+    row = partial(row_of, num_examples=55, seed=3, mixture=MIXTURE)
+    options = {"row": row, "batch_size": 8, "micro_batch_size": 4, "rank": 1, "num_processes": 2}
     early = list(islice(MicroBatchSampler(first_sample=0, **options), 40))
     assert list(islice(MicroBatchSampler(first_sample=72, **options), 31)) == early[9:]
 

@@ -81,57 +81,20 @@ def native_form(model: nn.Module, save_as: str) -> tuple[nn.Module | None, str]:
     return native, f"the model is saved as a {type(native).__name__} of transformers, without code{lost * is_less}"
 
 
-def save_model(*, model: nn.Module, tokenizer: Any, card: str, folder: Path, native: bool, weights: Tensors) -> None:
-    """Write a folder that `from_pretrained` loads, of these weights; `native`: as the model of transformers that
-    computes the same."""
-    if native:
-        model.to_native(weights=weights).save_pretrained(folder)
-        add_old_keys(folder / "config.json")
-    else:
-        model.save_pretrained(folder, state_dict=weights)
-    for path in folder.glob("*.safetensors"):
-        path.chmod(0o644)  # safetensors writes files that only their owner can read
-    save_tokenizer_files(tokenizer, folder)
-    (folder / "README.md").write_text(card, encoding="utf-8")
-
-
 def all_finite(weights: Tensors) -> bool:
     return all(bool(torch.isfinite(value).all()) for value in weights.values() if value.is_floating_point())
 
 
-def save_final(
-    *, model: nn.Module, tokenizer: Any, card: str, output_dir: Path, weights: Tensors, native: bool
-) -> None:
-    """Put the files of a trained model into the output folder itself, each of them whole.
-
-    Raises NumericsError: a weight is not finite; StorageError: the folder cannot be written.
-    """
-    if not all_finite(weights):
-        raise NumericsError(
-            f"weights are not finite after the last step: no model is written to {output_dir}, whose checkpoints are "
-            "good. Try a lower --learning_rate or --mixed_precision no"
-        )
-    temporary = output_dir / ".final.tmp"
-    try:
-        with storage_errors(f"cannot write the model to {output_dir}"):
-            shutil.rmtree(temporary, ignore_errors=True)
-            save_model(model=model, tokenizer=tokenizer, card=card, folder=temporary, native=native, weights=weights)
-            for path in sorted(temporary.iterdir()):
-                path.replace(output_dir / path.name)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
 @dataclass(kw_only=True)
 class Saver:
-    """Writes the checkpoints of a run, one after the other, while training continues."""
+    """Writes the checkpoints of a run, one after the other, while training continues, and the model at its end."""
 
     output_dir: Path
     model: nn.Module
     tokenizer: Any
     keep: int
     greater_is_better: bool
-    native: bool = False
+    native: bool = False  # whether the model of transformers that computes the same is saved
 
     def __post_init__(self) -> None:
         self.folder = self.output_dir / "checkpoints"
@@ -196,14 +159,7 @@ class Saver:
         """Write to a temporary folder, list every file with size and SHA-256, rename, mark as whole, verify."""
         self._check_space(snapshot)
         (temporary / STATE).mkdir(parents=True)
-        save_model(
-            model=self.model,
-            tokenizer=self.tokenizer,
-            card=snapshot.card,
-            folder=temporary,
-            native=self.native,
-            weights=dict(snapshot.weights),
-        )
+        self.save_model(temporary, card=snapshot.card, weights=dict(snapshot.weights))
         for name in ("optimizer", "average", "learned"):
             if (tensors := getattr(snapshot, name)) or name == "optimizer":
                 save_file(tensors, temporary / STATE / f"{name}.safetensors")
@@ -222,6 +178,39 @@ class Saver:
         write_text(final / MARKER, sha256(final / MANIFEST) + "\n")
         sync(final / STATE)
         verify_checkpoint(final)
+
+    def save_model(self, folder: Path, *, card: str, weights: Tensors) -> None:
+        """Write a folder that `from_pretrained` loads, of these weights."""
+        model: Any = self.model
+        if self.native:
+            model.to_native(weights=weights).save_pretrained(folder)
+            add_old_keys(folder / "config.json")
+        else:
+            model.save_pretrained(folder, state_dict=weights)
+        for path in folder.glob("*.safetensors"):
+            path.chmod(0o644)  # safetensors writes files that only their owner can read
+        save_tokenizer_files(self.tokenizer, folder)
+        (folder / "README.md").write_text(card, encoding="utf-8")
+
+    def save_final(self, *, card: str, weights: Tensors) -> None:
+        """Put the files of the trained model into the output folder itself, each of them whole.
+
+        Raises NumericsError: a weight is not finite; StorageError: the folder cannot be written.
+        """
+        if not all_finite(weights):
+            raise NumericsError(
+                f"weights are not finite after the last step: no model is written to {self.output_dir}, whose "
+                "checkpoints are good. Try a lower --learning_rate or --mixed_precision no"
+            )
+        temporary = self.output_dir / ".final.tmp"
+        try:
+            with storage_errors(f"cannot write the model to {self.output_dir}"):
+                shutil.rmtree(temporary, ignore_errors=True)
+                self.save_model(temporary, card=card, weights=weights)
+                for path in sorted(temporary.iterdir()):
+                    path.replace(self.output_dir / path.name)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
     def _check_space(self, snapshot: Snapshot) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
