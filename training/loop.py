@@ -271,9 +271,10 @@ def _loader(run: Run, stage: Stage) -> DataLoader:
     arguments, accelerator = run.arguments, run.accelerator
     on_gpu = accelerator.device.type == "cuda"
     num_workers = 2 * on_gpu if arguments.num_workers is None else arguments.num_workers
-    work, how = stage.work, {"seed": arguments.seed, "mixture": stage.work.mixture, "grouping": stage.grouping}
+    work, seed = stage.work, arguments.seed
+    row = partial(row_of, seed=seed, num_examples=work.num_examples, mixture=work.mixture, grouping=stage.grouping)
     sampler = MicroBatchSampler(
-        row=partial(row_of, num_examples=work.num_examples, **how),
+        row=row,
         first_sample=run.progress.samples,
         batch_size=stage.batch_size,
         micro_batch_size=stage.micro_batch_size,
