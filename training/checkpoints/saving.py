@@ -49,11 +49,6 @@ class Snapshot:
     learned: Tensors = field(default_factory=dict)
     """What resuming takes in place of the weights in the folder, where these are merged, or of a native model."""
 
-    @property
-    def num_bytes(self) -> int:
-        parts = (self.weights, self.optimizer, self.average, self.learned)
-        return sum(tensor.nbytes for part in parts for tensor in part.values())
-
 
 def _files(folder: Path) -> dict[str, Path]:
     """Every file of a checkpoint by its name in the manifest, manifest and marker left out; links are refused."""
@@ -214,7 +209,9 @@ class Saver:
 
     def _check_space(self, snapshot: Snapshot) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        needed, free = int(MARGIN * snapshot.num_bytes), shutil.disk_usage(self.folder).free
+        parts = (snapshot.weights, snapshot.optimizer, snapshot.average, snapshot.learned)
+        size = sum(tensor.nbytes for part in parts for tensor in part.values())
+        needed, free = int(MARGIN * size), shutil.disk_usage(self.folder).free
         if needed > free:
             raise StorageError(
                 f"checkpoint of step {snapshot.progress.step}: {needed / 1e6:,.1f} MB are needed in {self.folder} and "
