@@ -128,10 +128,7 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 
 def _options_from_yaml(path: Path) -> dict[str, tuple[list[str], str]]:
-    """The options of a flat YAML mapping by name: values, and the place where it stands, file:line.
-
-    Raises InputError: the file is missing or is not a flat mapping, or has an option twice.
-    """
+    """The options of a flat YAML mapping by name: values, and where it stands (file:line). InputError: it is none."""
     try:
         loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
         content = loader.get_single_node()
@@ -175,10 +172,7 @@ def _options_of(words: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 
 def _merged(options: Sequence[tuple[str, list[str]]], parser: _Parser) -> dict[str, list[str]]:
-    """The words of each option by the name of its field; lists that are given several times add up.
-
-    Raises InputError: names all options that are not known, or one that is given twice and takes one value.
-    """
+    """The words of each option by the name of its field; lists that are given several times add up."""
     actions = {word.lstrip("-").replace("-", "_"): action for word, action in parser._option_string_actions.items()}
     if unknown := [name for name, _ in options if name not in actions]:
         many = "s" if len(unknown) > 1 else ""

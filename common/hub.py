@@ -255,10 +255,7 @@ class BackgroundPush:
 
 @contextmanager
 def hub_errors(name: str, advice: Mapping[int, str] = _ADVICE) -> Iterator[None]:
-    """Whatever fails while the Hub is asked about a repository becomes a `HubError` that says what to do.
-
-    It shows no token, and no address with a signature in it.
-    """
+    """Whatever fails in here becomes a `HubError` that says what to do, and shows no token and no signed address."""
     try:
         yield
     except LacunaError:

@@ -128,10 +128,7 @@ class Numbers(tuple[float, ...]):
     """One number, or one for each stage of a run: `64`, `64,128`, `0.30,0.15`. Whole numbers are of type int."""
 
     def __new__(cls, value: "str | float | Iterable[float]") -> "Numbers":
-        """Parse text, or take numbers as they are.
-
-        Raises argparse.ArgumentTypeError: a part of the text is not a number.
-        """
+        """Parse text, or take numbers as they are. argparse.ArgumentTypeError: a part of the text is not a number."""
         parts = value.split(",") if isinstance(value, str) else value if isinstance(value, Iterable) else [value]
         try:
             numbers = [float(part) for part in parts]
@@ -161,10 +158,7 @@ def check_range(
     below: float = math.inf,
     at_most: float = math.inf,
 ) -> None:
-    """Refuse options whose values lie outside a range; None, for an option that was not given, is always fine.
-
-    Raises InputError: names the option, the range and the value.
-    """
+    """InputError for options whose values lie outside a range; None, for one that was not given, is always fine."""
     limits = [("above", above, gt), ("at least", at_least, ge), ("below", below, lt), ("at most", at_most, le)]
     for name in names:
         value = getattr(options, name)

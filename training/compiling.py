@@ -85,10 +85,7 @@ def compile_model(model: nn.Module) -> int:
 def warm_up(
     model: nn.Module, stages: Sequence[Stage], *, device: torch.device, backward: Callable[..., None]
 ) -> float:
-    """Compile by running forward and backward once for each stage; returns the seconds it took.
-
-    No weight, gradient or generator is different afterwards.
-    """
+    """Compile by a forward and a backward pass for each stage, which change nothing; returns the seconds it took."""
     started = time.perf_counter()
     for stage in stages:
         rows = range(stage.micro_batch_size)

@@ -154,10 +154,7 @@ def enter_stage(progress: Progress, stages: Sequence[Stage], *, done: float) -> 
 
 
 def skipped_steps(text: str) -> list[range]:
-    """The steps, counted from 1, of `--skip_steps`: "120-125,300" is six steps and one more.
-
-    Raises InputError: a part is neither a number nor two with a dash between.
-    """
+    """The steps, from 1, of `--skip_steps`: "120-125,300" is six steps and one more. InputError: a part is none."""
     ranges = []
     for part in filter(None, text.replace(" ", "").split(",")):
         first, dash, last = part.partition("-")
@@ -172,10 +169,7 @@ def skipped_steps(text: str) -> list[range]:
 
 
 def check_skipped(text: str, *, done: int, max_steps: int | None) -> list[str]:
-    """Messages about `--skip_steps` when a run starts or resumes after `done` steps.
-
-    Raises InputError: no step would be left.
-    """
+    """Messages about `--skip_steps` of a run that goes on after `done` steps. InputError: no step would be left."""
     ranges, ahead = skipped_steps(text), range(done + 1, (max_steps or 0) + 1)
     if ahead and all(any(step in steps for steps in ranges) for step in ahead):
         raise InputError(f"--skip_steps {text} leaves out all the {len(ahead):,} steps that are to be made")

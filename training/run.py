@@ -181,10 +181,7 @@ class Run:
         )
 
     def save(self) -> None:
-        """Begin to write a checkpoint, once the one before is whole. One that fails is a warning.
-
-        Raises StorageError: it is the third in a row that fails.
-        """
+        """Begin to write a checkpoint, once the one before is whole. StorageError: the third in a row that fails."""
         began = time.perf_counter()
         self.await_checkpoint()
         snapshot, self.copied_step = self._snapshot(), self.progress.step

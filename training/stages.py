@@ -54,10 +54,7 @@ def expected_tokens(arguments: TrainingArguments, works: Works) -> float:
 
 
 def make_stages(*, arguments: TrainingArguments, works: Works, num_processes: int) -> list[Stage]:
-    """One stage from each share of the run on at which the work or the batch size changes.
-
-    Raises InputError: a batch cannot be divided among the processes and micro-batches.
-    """
+    """A stage from each share of the run on where work or batch size change. InputError: a batch cannot be divided."""
     stages: list[Stage] = []
     groupings: dict[int, Grouping | None] = {}
     for at in sorted({*(start for start, _ in works), *arguments.batch_size_at}):

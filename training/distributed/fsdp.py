@@ -38,10 +38,7 @@ def _is_on(variable: str, default: str = "false") -> bool:
 
 
 def asked_for() -> bool:
-    """Whether the launcher asks for FSDP, by accelerate's configuration file or by variables (docs/distributed.md).
-
-    Raises InputError: it asks for FSDP1, or for something else that is not supported.
-    """
+    """Whether the launcher asks for FSDP (docs/distributed.md). InputError: for FSDP1, or what is not supported."""
     for variable, name in _UNSUPPORTED.items():
         if _is_on(variable) and (_is_on(_ASKED) or not variable.startswith("FSDP")):
             raise InputError(
@@ -221,10 +218,7 @@ def full_optimizer_state(model: nn.Module, optimizers: list[Any]) -> dict[str, T
 
 
 def load_optimizer_state(model: nn.Module, optimizers: list[Any], state: dict[str, Tensor]) -> None:
-    """Load what `full_optimizer_state` gave, whole on every process; the weights are loaded before.
-
-    Raises ValueError: a state is of a parameter that is not trained.
-    """
+    """Load what `full_optimizer_state` gave, after the weights. ValueError: a state is of what is not trained."""
     of_parameter: dict[str, dict[str, Tensor]] = {}
     for name, tensor in state.items():
         parameter, _, key = name.rpartition(".")

@@ -56,9 +56,9 @@ def ending(folder: str, *, of: str | None = None) -> str:
 
 
 def write_page(folders: Sequence[Path], path: Path) -> None:
-    """Write the page of finished or interrupted runs; of several, their scores and losses stand side by side first.
+    """Write the page of finished or interrupted runs, of several their scores and losses first, side by side.
 
-    Raises InputError: a folder is none of a recipe that trains, and has no run.json, or a file in it is broken.
+    Raises InputError: a folder has no run.json, or a file in it is broken.
     """
     for folder in folders:
         if not (folder / "run.json").is_file():
