@@ -67,8 +67,9 @@ def _check_output_dir(arguments: TrainingArguments, *, resumes: bool) -> None:
     if arguments.push_to_hub is not None:
         check_login(arguments.push_to_hub, asked_with="--push_to_hub")
     folder = Path(arguments.output_dir)
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"--output_dir {folder} is a file; name a folder")
+    parent = next(path for path in [folder, *folder.absolute().parents] if path.exists())
+    if not parent.is_dir():
+        raise InputError(f"--output_dir {folder}: {parent} is a file; name a folder")
     there = sorted(path.name for path in folder.iterdir() if path.name[0] != ".") if folder.exists() else []
     if not arguments.resume and {"run.json", "checkpoints"} & {*there}:
         ways = "add --resume to continue it, or name another folder" if resumes else "name another folder"
@@ -84,9 +85,6 @@ def _check_output_dir(arguments: TrainingArguments, *, resumes: bool) -> None:
         raise InputError(
             f"--resume: {folder} holds no run but {there[0]}, which might be written over; name another folder"
         )
-    parent = next(path for path in [folder, *folder.absolute().parents] if path.exists())
-    if not parent.is_dir():
-        raise InputError(f"--output_dir {folder}: {parent} is a file; name a folder")
     if not os.access(parent, os.W_OK):
         raise StorageError(f"--output_dir {folder}: no permission to write in {parent}")
 
