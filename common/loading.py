@@ -157,11 +157,7 @@ def opening(model: str, failing: str) -> Iterator[None]:
 
 
 def load_configuration(model: str, *, trust_remote_code: bool = False, revision: str | None = None) -> Any:
-    """The configuration of a model, at a `revision` as `commit_of` gives it. InputError: there is no such model.
-
-    Code in the checkpoint may run with `trust_remote_code`; checkpoints of Lacuna need none where `lacuna.modeling` is
-    imported.
-    """
+    """The configuration of a model, at a `revision` as `commit_of` gives it. InputError: there is no such model."""
     check_folder(model)
     look_through(model, revision=revision)
     options = {"trust_remote_code": trust_remote_code, "revision": revision or "main"}
