@@ -78,16 +78,11 @@ def _quoted(word: str) -> str:
     return f"~/{shlex.quote(word[2:])}" if len(word) > 2 and word.startswith("~/") else shlex.quote(word)
 
 
-def visible(text: str) -> str:
-    """Text for a message: unprintable characters (NUL, half a surrogate pair, a line break) are escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+def shown(text: str | Path) -> str:
+    """Text or a path for a message: unprintable characters (NUL, half a surrogate, a line break) are escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in str(text))
 
 
 def counted(number: int, noun: str) -> str:
     """A number of things: "1 step", "2,000 steps"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def shown(path: Path | str) -> str:
-    """A path for a message, with unprintable characters escaped."""
-    return visible(str(path))

@@ -19,7 +19,7 @@ from lacuna.common.command_line import exit_cleanly, parse_arguments
 from lacuna.common.errors import progress_bar
 from lacuna.common.files import write_text
 from lacuna.common.loading import commit_of
-from lacuna.common.private import shown_command, visible
+from lacuna.common.private import shown, shown_command
 from lacuna.evaluation import InspectionArguments, load_language_model
 from lacuna.evaluation import inspection as inside
 from lacuna.tokenization import check_output_dir
@@ -54,14 +54,14 @@ def main(words: Sequence[str] | None = None) -> str:
     model = loaded.model
     print(f"model: {type(model).__name__} ({loaded.kind}) from {name}", flush=True)
     inspections = [
-        inside.inspect_text(language_model=loaded, text=text, where=f"--text {number} ({visible(text)[:40]!r})")
+        inside.inspect_text(language_model=loaded, text=text, where=f"--text {number} ({shown(text)[:40]!r})")
         for number, text in enumerate(arguments.text, start=1)
     ]
     guess = math.log2(len(loaded.tokenizer))
     for inspection in inspections:
         bits = [each.bits for each in inspection.predictions if each.bits is not None]
         mean = sum(bits) / len(bits)
-        print(f"{len(bits)} tokens, {mean:.2f} bits each ({guess:.2f} by a guess): {visible(inspection.text)}")
+        print(f"{len(bits)} tokens, {mean:.2f} bits each ({guess:.2f} by a guess): {shown(inspection.text)}")
     facts = [f"{model.num_parameters():,} weights", f"{len(loaded.tokenizer):,} tokens in its vocabulary"]
     about = {
         "model": place.resolve().name if place.is_dir() else name,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lacuna.common.errors import BadRecord, InputError, StorageError
-from lacuna.common.private import counted, shown, visible
+from lacuna.common.private import counted, shown
 
 from . import streams
 from .streams import Line, Piece, Reading, bad_line, bad_record, decode, open_stream, read_lines
@@ -180,7 +180,7 @@ def _separator(head: Sequence[Line | BadRecord], path: Path) -> str:
     first = head[0].data if head and isinstance(head[0], Line) else b","
     sign = max(",;\t|", key=lambda each: (each == "," and b"," in first, first.count(each.encode())))
     if sign != ",":
-        streams.say_once(f"{visible(path.name)}: columns are separated by {sign!r}")
+        streams.say_once(f"{shown(path.name)}: columns are separated by {sign!r}")
     return sign
 
 
@@ -191,7 +191,7 @@ def _header(cells: list[str], *, path: Path, column: str | None) -> list[str]:
         raise bad(what="NUL characters where the names of columns should be (a broken copy or a binary file?)")
     for place, name in enumerate(cells):
         if name.strip() and name in cells[:place] and column in (None, name):
-            raise bad(what=f"two columns have the name {visible(name[:80])!r}", remedy="Rename or remove one.")
+            raise bad(what=f"two columns have the name {shown(name[:80])!r}", remedy="Rename or remove one.")
     return cells
 
 
@@ -214,7 +214,7 @@ def _arrow_errors(path: Path, kind: str) -> Iterator[None]:
     except (FileNotFoundError, PermissionError) as error:
         raise streams.unreadable(path, error) from error
     except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{shown(path)} cannot be read as {kind}: {visible(str(error)[:200])}") from error
+        raise InputError(f"{shown(path)} cannot be read as {kind}: {shown(str(error)[:200])}") from error
 
 
 def _read_parquet(path: Path, how: Reading) -> Iterator[Record | BadRecord]:

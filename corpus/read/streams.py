@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from lacuna.common.errors import BadRecord, InputError
-from lacuna.common.private import shown, visible
+from lacuna.common.private import shown
 
 MAX_DOCUMENT_BYTES = 32 << 20  # of UTF-8; a longer one would make memory a matter of the data
 CHUNK_BYTES = 1 << 18
@@ -47,7 +47,7 @@ class Reading:
             "".encode(self.encoding)
             self.encoding = codecs.lookup(self.encoding).name
         except (LookupError, ValueError) as error:
-            what = f"--encoding {visible(self.encoding)} is no encoding of text that Python knows"
+            what = f"--encoding {shown(self.encoding)} is no encoding of text that Python knows"
             raise InputError(f"{what}, such as utf-8, latin-1, cp1252 or utf-16.") from error
 
 
@@ -169,7 +169,7 @@ def bad_record(
     where = "" if offset is None else f", at {unit} {offset}"
     # Four bytes a character at most, and white space in front of the first.
     text = head[:400].decode("utf-8", errors="backslashreplace") if isinstance(head, bytes | bytearray) else head[:400]
-    start = f": {visible(text.strip()[:80])[:80]}" if text else "."
+    start = f": {shown(text.strip()[:80])[:80]}" if text else "."
     return BadRecord(f"{shown(path)}:{number}: {what}{where}{start}" + (f"\n{remedy}" if remedy else ""))
 
 

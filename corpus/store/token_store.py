@@ -21,7 +21,7 @@ import numpy as np
 
 from lacuna.common.errors import InputError, LacunaError, StorageError
 from lacuna.common.files import sha256
-from lacuna.common.private import counted, shown, visible
+from lacuna.common.private import counted, shown
 
 FORMAT_VERSION = 2
 MANIFEST, FOLDER = "manifest.json", "00000"
@@ -100,7 +100,7 @@ class TokenStore:
         for source in self.manifest["sources"]:
             weight = "" if source["weight"] is None else f"weight {source['weight']:.3g}, "
             lines.append(
-                f"  {visible(source['name'])}: {weight}{counted(source['num_documents'], 'document')}, "
+                f"  {shown(source['name'])}: {weight}{counted(source['num_documents'], 'document')}, "
                 f"{counted(source['num_tokens'], 'token')} ({source['num_tokens'] / self.num_tokens:.1%}), "
                 f"{_size(source['num_bytes'])}"
             )
@@ -208,5 +208,5 @@ def _size(number: int) -> str:
 
 
 def _one_line(text: str, limit: int) -> str:
-    line = visible(" ".join(text.split()))
+    line = shown(" ".join(text.split()))
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
