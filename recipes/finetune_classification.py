@@ -20,11 +20,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from lacuna import training
-from lacuna.common.command_line import exit_cleanly, parse_arguments
+from lacuna.common.command_line import exit_cleanly
 from lacuna.corpus import builtin_classification, read_labelled, read_unlabelled
 from lacuna.modeling import as_ours
-from lacuna.tasks.base.fine_tuning import fine_tune_task
-from lacuna.tasks.classification.reader import ClassificationArguments
+from lacuna.tasks.base.fine_tuning import run_task
 from lacuna.tasks.classification.task import Classification
 
 
@@ -37,10 +36,8 @@ def read(name: str, *, unlabelled: bool = False, **how: Any) -> list[Any]:
 
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, fine-tune; returns the folder of the model."""
-    kinds = training.ModelArguments, ClassificationArguments, training.FineTuningArguments
-    options = parse_arguments(kinds, words, description=__doc__)
-    rooms: dict[str, Any] = {"training": training, "as_ours": as_ours}
-    return fine_tune_task(Classification, *options, **rooms, read=read, builtin=builtin_classification)
+    rows: dict[str, Any] = {"read": read, "builtin": builtin_classification}
+    return run_task(Classification, words, __doc__, training=training, as_ours=as_ours, **rows)
 
 
 if __name__ == "__main__":

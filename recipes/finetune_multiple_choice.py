@@ -14,19 +14,17 @@ from collections.abc import Sequence
 from functools import partial
 
 from lacuna import training
-from lacuna.common.command_line import exit_cleanly, parse_arguments
+from lacuna.common.command_line import exit_cleanly
 from lacuna.corpus import read_labelled
 from lacuna.modeling import as_ours
-from lacuna.tasks.base.fine_tuning import fine_tune_task
-from lacuna.tasks.multiple_choice.task import MultipleChoice, MultipleChoiceArguments
+from lacuna.tasks.base.fine_tuning import run_task
+from lacuna.tasks.multiple_choice.task import MultipleChoice
 
 
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, fine-tune; returns the folder of the model."""
-    kinds = training.ModelArguments, MultipleChoiceArguments, training.FineTuningArguments
-    options = parse_arguments(kinds, words, description=__doc__)
     read = partial(read_labelled, tagged=False)
-    return fine_tune_task(MultipleChoice, *options, training=training, as_ours=as_ours, read=read)
+    return run_task(MultipleChoice, words, __doc__, training=training, as_ours=as_ours, read=read)
 
 
 if __name__ == "__main__":

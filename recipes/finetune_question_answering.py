@@ -18,20 +18,17 @@ from functools import partial
 from typing import Any
 
 from lacuna import training
-from lacuna.common.command_line import exit_cleanly, parse_arguments
+from lacuna.common.command_line import exit_cleanly
 from lacuna.corpus import builtin_questions, read_labelled
 from lacuna.modeling import as_ours
-from lacuna.tasks.base.fine_tuning import fine_tune_task
-from lacuna.tasks.question_answering.reader import QuestionAnsweringArguments
+from lacuna.tasks.base.fine_tuning import run_task
 from lacuna.tasks.question_answering.task import QuestionAnswering
 
 
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, fine-tune; returns the folder of the model."""
-    kinds = training.ModelArguments, QuestionAnsweringArguments, training.FineTuningArguments
-    options = parse_arguments(kinds, words, description=__doc__)
     rows: dict[str, Any] = {"read": partial(read_labelled, tagged=False), "builtin": builtin_questions}
-    return fine_tune_task(QuestionAnswering, *options, training=training, as_ours=as_ours, **rows)
+    return run_task(QuestionAnswering, words, __doc__, training=training, as_ours=as_ours, **rows)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from lacuna import training
-from lacuna.common.command_line import exit_cleanly, parse_arguments
+from lacuna.common.command_line import exit_cleanly
 from lacuna.corpus import read_labelled, read_parallel
 from lacuna.modeling import as_ours
-from lacuna.tasks.base.fine_tuning import fine_tune_task
-from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence, SequenceToSequenceArguments
+from lacuna.tasks.base.fine_tuning import run_task
+from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence
 
 
 def read(file: str, target_file: str | None = None, **reading: Any) -> list[Any]:
@@ -31,9 +31,7 @@ def read(file: str, target_file: str | None = None, **reading: Any) -> list[Any]
 
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, fine-tune; returns the folder of the model."""
-    kinds = training.ModelArguments, SequenceToSequenceArguments, training.FineTuningArguments
-    options = parse_arguments(kinds, words, description=__doc__)
-    return fine_tune_task(SequenceToSequence, *options, training=training, as_ours=as_ours, read=read)
+    return run_task(SequenceToSequence, words, __doc__, training=training, as_ours=as_ours, read=read)
 
 
 if __name__ == "__main__":

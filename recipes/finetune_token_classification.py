@@ -14,19 +14,16 @@ and task.json, which recipes/predict.py reads. Needs the extra `tasks`.
 from collections.abc import Sequence
 
 from lacuna import training
-from lacuna.common.command_line import exit_cleanly, parse_arguments
+from lacuna.common.command_line import exit_cleanly
 from lacuna.corpus import read_labelled
 from lacuna.modeling import as_ours
-from lacuna.tasks.base.fine_tuning import fine_tune_task
-from lacuna.tasks.token_classification.reader import TokenClassificationArguments
+from lacuna.tasks.base.fine_tuning import run_task
 from lacuna.tasks.token_classification.task import TokenClassification
 
 
 def main(words: Sequence[str] | None = None) -> str:
     """Parse, build, fine-tune; returns the folder of the model."""
-    kinds = training.ModelArguments, TokenClassificationArguments, training.FineTuningArguments
-    options = parse_arguments(kinds, words, description=__doc__)
-    return fine_tune_task(TokenClassification, *options, training=training, as_ours=as_ours, read=read_labelled)
+    return run_task(TokenClassification, words, __doc__, training=training, as_ours=as_ours, read=read_labelled)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from lacuna.common.options import Arguments
+from lacuna.tasks.texts import TASKS
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 GROUND = "common"  # every room but `modeling` stands on it
@@ -214,6 +215,9 @@ def shown_options(path: Path) -> set[str]:
     """Names of the options that a recipe's `--help` shows: fields of the dataclasses that it names."""
     nodes = [node for node in ast.walk(tree_of(path)) if isinstance(node, (ast.Name, ast.Attribute))]
     names = {ast.unparse(node).split(".")[-1] for node in nodes}
+    if "run_task" in names:  # with the options of the task that it is given
+        names |= {"ModelArguments", "FineTuningArguments"}
+        names |= {task.__annotations__["options"].__name__ for task in TASKS.values() if task.__name__ in names}
     kinds = [kind for kind in option_dataclasses() if kind.__name__ in names]
     return {field.name for kind in kinds for field in dataclasses.fields(kind) if not field.metadata.get("advanced")}
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lacuna.common.command_line import parse_arguments
 from lacuna.common.files import sha256
 from lacuna.common.loading import commit_of
 from lacuna.tasks.base.arguments import identity, used
@@ -45,6 +46,13 @@ def warn_of_seen(model: str, data: Any, work: Task) -> list[str]:
         "of theirs are among them: leave --seed, --eval_fraction and the columns as they are by default, or name an "
         "--eval_file"
     ]
+
+
+def run_task(kind: type[Task], words: Sequence[str] | None, description: str | None, **rooms: Any) -> str:
+    """`fine_tune_task` with the options that a recipe was given; `rooms` are the other arguments of it."""
+    training = rooms["training"]
+    kinds = training.ModelArguments, kind.__annotations__["options"], training.FineTuningArguments
+    return fine_tune_task(kind, *parse_arguments(kinds, words, description=description), **rooms)
 
 
 def fine_tune_task(
