@@ -65,18 +65,6 @@ def trained_columns(model: str, *, revision: str | None = None) -> set[str]:
     return {name for columns in found for name in names_in(columns)}
 
 
-def task_of_head(*, config: Any, model: str) -> str:
-    """What the head of a model is for; InputError where its name does not say it."""
-    head = next(iter(config.architectures or []), "")
-    for ending, task in HEADS.items():
-        if head.endswith(ending):
-            return task
-    raise InputError(
-        f"--model {model} has the head {head or 'of no name'}, which does not say what it is for: name the task with "
-        f"--task ({', '.join(PREDICTORS)})"
-    )
-
-
 def load_head(*, auto_class: str, model: str, trust_remote_code: bool, revision: str | None = None) -> Any:
     """A model with the head of a task, all of it from the checkpoint, in float32, on the GPU where there is one.
 
@@ -113,12 +101,17 @@ def open_predictor(arguments: PredictionArguments) -> Predictor:
     config, tokenizer = load_base(model=name, trust_remote_code=code, revision=revision, writes=True)
     head = next(iter(config.architectures or []), "")
     own = next((HEADS[ending] for ending in HEADS if head.endswith(ending)), task)
+    if own is None:
+        raise InputError(
+            f"--model {name} has the head {head or 'of no name'}, which does not say what it is for: name the task "
+            f"with --task ({', '.join(PREDICTORS)})"
+        )
     if own != task and {own, task} <= _ALIKE:
         raise InputError(
             f"--model {name} was not trained for {task}: its head, {head}, is for {own}; fine-tune it first, or leave "
             "--task out"
         )
-    kind = PREDICTORS[task or task_of_head(config=config, model=name)]
+    kind = PREDICTORS[task or own]
     auto_class = kind.head(config)
     if auto_class != "AutoModelForCausalLM":
         pad_for_reading(config=config, tokenizer=tokenizer)
