@@ -24,17 +24,8 @@ from lacuna.tasks.base.features import model_inputs, pad_inputs, pad_like, recor
 from lacuna.tasks.base.rows import Row, gathered
 from lacuna.tasks.base.task import Batch, Inputs, Task
 from lacuna.tasks.predict.predictor import Predictor
-from lacuna.tasks.question_answering.reader import (
-    Question,
-    QuestionAnsweringArguments,
-    Window,
-    check_columns,
-    cut_windows,
-    flat_rows,
-    misaligned,
-    read_questions,
-    trimmed,
-)
+from lacuna.tasks.question_answering import reader
+from lacuna.tasks.question_answering.reader import Question, QuestionAnsweringArguments, Window
 
 _LONGEST_BASELINE = 10  # words
 _BASELINE_QUESTIONS = 2000
@@ -56,10 +47,10 @@ class QuestionAnswering(Task):
     )
 
     def read(self, train: list[Any], held_out: list[Any]) -> None:
-        train, held_out = read_questions(train), read_questions(held_out)
-        if line := misaligned(train):
+        train, held_out = reader.read_questions(train), reader.read_questions(held_out)
+        if line := reader.misaligned(train):
             self.notes.append(f"left out: {line}")
-        if line := misaligned(held_out, option="--eval_file"):
+        if line := reader.misaligned(held_out, option="--eval_file"):
             self.notes.append(f"evaluated by their text alone: {line}")
         kept = [item for item in train if item.is_aligned]
         if not any(item.answers for item in kept):
@@ -96,7 +87,9 @@ class QuestionAnswering(Task):
         train, held_out = self._train_questions, self._eval_questions
         self.note_pairs()
         self._train_windows, self._eval_windows = (
-            cut_windows(questions=part, tokenizer=self.tokenizer, max_length=self.max_length, stride=self.stride)
+            reader.cut_windows(
+                questions=part, tokenizer=self.tokenizer, max_length=self.max_length, stride=self.stride
+            )
             for part in (train, held_out)
         )
         self.set_examples(
@@ -276,7 +269,7 @@ def best_answers(
         scores = places.setdefault(number, {})
         rests.setdefault(number, [0.0]).append(record["rest"])  # 0: "no answer"
         for score, *ends in record["spans"]:
-            place = trimmed(questions[number].context, *ends)
+            place = reader.trimmed(questions[number].context, *ends)
             scores[place] = max(score, scores.get(place, -math.inf))
     answers: list[dict[str, Any]] = []
     for number, scores in places.items():
@@ -331,18 +324,18 @@ class QuestionPredictor(Predictor):
         self.longest = trained.get("max_answer_length") or QuestionAnsweringArguments().max_answer_length
 
     def expand(self, row: Row) -> Iterator[Row]:
-        yield from flat_rows(row)
+        yield from reader.flat_rows(row)
 
     def choose_columns(self, row: Row) -> None:
-        check_columns(row, answered=False)
+        reader.check_columns(row, answered=False)
 
     def read(self, row: Row) -> dict[str, str]:
-        check_columns(row, answered=False)
+        reader.check_columns(row, answered=False)
         return {name: row.text(name, option=None) for name in ("question", "context")}
 
     def forward(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
         questions = [Question("", row["question"].strip(), row["context"], (), (), "") for row in given]
-        windows = cut_windows(
+        windows = reader.cut_windows(
             questions=questions, tokenizer=self.tokenizer, max_length=self.max_length, stride=self.stride
         )
         found: list[dict[str, Any]] = []

@@ -22,23 +22,8 @@ from lacuna.tasks.base.report import Shown, Table, label_tables
 from lacuna.tasks.base.rows import Row, counted, gathered, note_alike, scarce_labels, some_of
 from lacuna.tasks.base.task import Batch, Inputs, Task
 from lacuna.tasks.predict.predictor import Predictor
-from lacuna.tasks.token_classification.reader import (
-    OUTSIDE,
-    PLAIN,
-    TOKEN_CLASSIFICATION,
-    Sentence,
-    TokenClassificationArguments,
-    cut_sentences,
-    entities,
-    find_scheme,
-    is_tag,
-    join_tag,
-    name_numbers,
-    read_sentences,
-    spans,
-    split_tag,
-    write_tags,
-)
+from lacuna.tasks.token_classification import reader
+from lacuna.tasks.token_classification.reader import OUTSIDE, PLAIN, Sentence, TokenClassificationArguments
 
 
 class TokenClassification(Task):
@@ -54,9 +39,11 @@ class TokenClassification(Task):
 
     def read(self, train: list[Any], held_out: list[Any]) -> None:
         names = self.options.label_names
-        self.columns = self.find_columns(TOKEN_CLASSIFICATION, train)
+        self.columns = self.find_columns(reader.TOKEN_CLASSIFICATION, train)
         self.tags_column = self.columns["tags_column"]
-        train, held_out = (name_numbers(read_sentences(part, **self.columns), names) for part in (train, held_out))
+        train, held_out = (
+            reader.name_numbers(reader.read_sentences(part, **self.columns), names) for part in (train, held_out)
+        )
         self._choose_labels(train, names)
         hint = " (an empty line ends one in files of columns)"
         train, held_out = self.divide(
@@ -88,7 +75,7 @@ class TokenClassification(Task):
         names = [*given] if given and not all(name.isdecimal() for name in given) else []
         if len(set(names)) != len(names):
             raise InputError(f"--label_names {' '.join(names)} names a label twice")
-        self.scheme = find_scheme([item.tags for item in train])
+        self.scheme = reader.find_scheme([item.tags for item in train])
         self.metric = "accuracy" if self.scheme == PLAIN else "f1"
         tags = {tag: item.where for item in reversed(train) for tag in item.tags}
         if self.scheme == PLAIN:
@@ -106,7 +93,7 @@ class TokenClassification(Task):
         else:
             found = [*dict.fromkeys(self._split(tag, "--label_names")[1] for tag in names if tag != OUTSIDE)]
             found = found or sorted({self._split(tag, where)[1] for tag, where in tags.items() if tag != OUTSIDE})
-            proper = [OUTSIDE, *(join_tag(letter, kind) for kind in found for letter in "BI")]
+            proper = [OUTSIDE, *(reader.join_tag(letter, kind) for kind in found for letter in "BI")]
             self.label_names = names if set(names) == set(proper) else proper
             counts = some_of([f"{kind} ({count:,})" for kind, count in sorted(self._counts(train).items())])
             note = f"entities, which labels and predictions write as IOB2: {counts}"
@@ -116,7 +103,7 @@ class TokenClassification(Task):
     @staticmethod
     def _split(tag: str, where: str) -> tuple[str, str]:
         try:
-            return split_tag(tag)
+            return reader.split_tag(tag)
         except ValueError as error:
             raise InputError(f"{where}: tag {error}, as the other tags are: mend it") from None
 
@@ -128,7 +115,7 @@ class TokenClassification(Task):
             if self.scheme != PLAIN:
                 for tag in tags:
                     self._split(tag, item.where)
-                tags = write_tags(entities(tags), length=len(tags))
+                tags = reader.write_tags(reader.entities(tags), length=len(tags))
             if unknown := [given for given, tag in zip(item.tags, tags, strict=True) if tag not in self._number_of]:
                 raise InputError(
                     f"{item.where}: tag {unknown[0]!r} in column '{self.tags_column}' is not one of the tags "
@@ -141,7 +128,7 @@ class TokenClassification(Task):
         """A number for each sentence: of its rarest type of entity, or of none."""
         if self.scheme == PLAIN:
             return [0] * len(sentences)
-        kinds = [{entity.type for entity in entities(item.tags)} for item in sentences]
+        kinds = [{entity.type for entity in reader.entities(item.tags)} for item in sentences]
         counts = Counter(kind for found in kinds for kind in found)
         order = {kind: rank for rank, kind in enumerate(sorted(counts, key=lambda kind: (counts[kind], kind)), 1)}
         return [min((order[kind] for kind in found), default=0) for found in kinds]
@@ -150,12 +137,12 @@ class TokenClassification(Task):
         """How many entities there are of each type, or words with each tag."""
         if self.scheme == PLAIN:
             return Counter(tag for item in sentences for tag in item.tags)
-        return Counter(entity.type or "entity" for item in sentences for entity in entities(item.tags))
+        return Counter(entity.type or "entity" for item in sentences for entity in reader.entities(item.tags))
 
     def _examples(self, sentences: Sequence[Sentence], tags: Sequence[np.ndarray]) -> list[Inputs]:
         """A window each: inputs, `labels` and `words` [length], and the number of its `sentence`."""
         texts = [item.words for item in sentences]
-        windows = cut_sentences(sentences=texts, tokenizer=self.tokenizer, max_length=self.max_length)
+        windows = reader.cut_sentences(sentences=texts, tokenizer=self.tokenizer, max_length=self.max_length)
         for window in windows:
             words = window["words"]
             window["labels"] = np.where(words >= 0, tags[window["sentence"]][words], IGNORED).astype(np.int32)
@@ -263,9 +250,9 @@ class TokenClassification(Task):
             found: dict[str, Any] = {"text": item.text, "tokens": list(item.words), "prediction": tags, "gold": gold}
             found |= {"probability": min(sure), "correct": tags == gold}
             if self.scheme != PLAIN:
-                found |= {"prediction": spans(item.words, tags, sure), "gold": spans(item.words, gold)}
-                found["correct"] = entities(tags) == entities(gold)
-                found["tags"] = write_tags(entities(tags), length=len(tags))
+                found |= {"prediction": reader.spans(item.words, tags, sure), "gold": reader.spans(item.words, gold)}
+                found["correct"] = reader.entities(tags) == reader.entities(gold)
+                found["tags"] = reader.write_tags(reader.entities(tags), length=len(tags))
             readable.append(found)
         return readable
 
@@ -330,15 +317,15 @@ class TagPredictor(Predictor):
 
     def prepare(self) -> None:
         self.labels = [self.model.config.id2label[number] for number in range(self.model.config.num_labels)]
-        self.scheme = self.settings.get("scheme") or find_scheme([self.labels])
+        self.scheme = self.settings.get("scheme") or reader.find_scheme([self.labels])
         self.tokens_column: str | None = None
-        if self.scheme != PLAIN and (strange := [label for label in self.labels if not is_tag(label)]):
+        if self.scheme != PLAIN and (strange := [label for label in self.labels if not reader.is_tag(label)]):
             self.labels = [OUTSIDE if label in strange else label for label in self.labels]
             self.notes.append(f"labels that are no tags of entities count as {OUTSIDE}: {', '.join(strange)}")
 
     def choose_columns(self, row: Row) -> None:
         if self.arguments.text_column is None:
-            usual = TOKEN_CLASSIFICATION.columns["tokens_column"].names.split()
+            usual = reader.TOKEN_CLASSIFICATION.columns["tokens_column"].names.split()
             named = [str(self.settings.get("tokens_column")), *usual]
             self.tokens_column = next((name for name in named if isinstance(row.fields.get(name), list)), None)
         if self.tokens_column is None:
@@ -372,15 +359,15 @@ class TagPredictor(Predictor):
                 more = {"predicted_tokens": words} if self.tokens_column is None else {}
                 yield {"prediction": tags, **more}
             elif self.tokens_column is None:
-                yield {"prediction": [_in_text(span, text, placed) for span in spans(words, tags, sure)]}
+                yield {"prediction": [_in_text(span, text, placed) for span in reader.spans(words, tags, sure)]}
             else:
-                written = write_tags(entities(tags), length=len(tags))
-                yield {"prediction": spans(words, tags, sure), "predicted_tags": written}
+                written = reader.write_tags(reader.entities(tags), length=len(tags))
+                yield {"prediction": reader.spans(words, tags, sure), "predicted_tags": written}
 
     @torch.no_grad()
     def _found(self, sentences: Sequence[Sequence[str]]) -> Iterator[tuple[int, int, str, float]]:
         """Sentence, word, tag and probability, with as much as possible around it where a sentence is long."""
-        windows = cut_sentences(sentences=sentences, tokenizer=self.tokenizer, max_length=self.max_length)
+        windows = reader.cut_sentences(sentences=sentences, tokenizer=self.tokenizer, max_length=self.max_length)
         for start in range(0, len(windows), self.batch_size):
             part = windows[start : start + self.batch_size]
             batch = pad_inputs(examples=part, tokenizer=self.tokenizer)

@@ -30,8 +30,9 @@ from lacuna.tasks.question_answering.reader import (
     cut_windows,
     misaligned,
     read_questions,
+    trimmed,
 )
-from lacuna.tasks.question_answering.task import QuestionAnswering, trimmed
+from lacuna.tasks.question_answering.task import QuestionAnswering
 
 
 def flat(context: str, answer: str, question: str = "what is it?", **fields: Any) -> dict[str, Any]:
