@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from lacuna.common.errors import InputError
 from lacuna.common.options import ReadingArguments, check_range, essential, option
@@ -32,7 +32,7 @@ def check_max_length(max_length: int | None) -> None:
 class TaskArguments(ReadingArguments):
     """The options of all tasks, to which each adds its own."""
 
-    is_built_in: ClassVar[bool] = False  # whether there are rows to learn from without a file
+    is_built_in = False  # whether there are rows to learn from without a file
     train_file: str | None = essential(None, f"Rows to train on: {ROWS}.")
     eval_file: str | None = essential(None, "Rows to evaluate on. Default: a part of the training rows.")
     eval_fraction: float = data_option(0.1, "Fraction of the training rows to hold out without --eval_file.")

@@ -3,12 +3,12 @@
 import json
 import math
 import os
-import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -45,18 +45,16 @@ def write_results(task: "Task", results: Mapping[str, float], output_dir: Path |
 @contextmanager
 def all_or_none(folder: Path, *, what: str) -> Iterator[Path]:
     """A hidden folder, whose content goes to `--output_dir` at the end; StorageError where it cannot be written."""
-    hidden = folder / f".{what}.{os.getpid()}"
     try:
-        hidden.mkdir(parents=True, exist_ok=True)
-        yield hidden
-        for path in sorted(hidden.iterdir()):
-            os.replace(path, folder / path.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f".{what}.", dir=folder) as hidden:
+            yield Path(hidden)
+            for path in sorted(Path(hidden).iterdir()):
+                os.replace(path, folder / path.name)
     except OSError as error:
         raise StorageError(
             f"--output_dir {folder}: the {what} cannot be written: {error.strerror or error}"
         ) from error
-    finally:
-        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _write_all(task: "Task", results: Mapping[str, float], folder: Path) -> list[str]:

@@ -22,7 +22,6 @@ from lacuna.common.options import check_range, essential
 from lacuna.tasks.base.arguments import (
     ROWS,
     TaskArguments,
-    check_max_length,
     column_option,
     data_option,
     max_length_option,
@@ -83,10 +82,8 @@ class EmbeddingArguments(TaskArguments):
             )
         if self.data and self.kind not in ("auto", "pairs"):
             raise InputError(f"--kind {self.kind}: passages of --data are pairs: leave it out")
-        if not self.data:
-            super().__post_init__()
-        check_max_length(self.max_length)
-        check_range(self, "eval_fraction", above=0, below=1)
+        self.is_built_in = bool(self.data)
+        super().__post_init__()
         self.max_epochs = (1.0 if self.data else 3.0) if self.max_epochs is None else self.max_epochs
         check_range(self, "batch_size", "max_steps", "max_epochs", "max_minutes", "learning_rate", above=0)
         check_range(self, "warmup_steps", "eval_steps", "seed", at_least=0)
