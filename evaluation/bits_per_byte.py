@@ -26,7 +26,6 @@ def measure_bits_per_byte(
     documents: Sequence[str],
     window: int | None = None,
     stride: int | None = None,
-    batch_size: int | None = None,
 ) -> dict[str, float]:
     """Bits per byte of documents: exact for causal models, at masked positions for masked ones (docs/evaluation.md).
 
@@ -47,11 +46,11 @@ def measure_bits_per_byte(
     if not any(documents):
         raise InputError("there is no text to evaluate: every document is empty. Check --data")
     if language_model.kind == "masked":
-        return _masked(language_model, documents, window=window, batch_size=batch_size)
+        return _masked(language_model, documents, window=window)
     stride = max(1, window // 2) if stride is None else stride
     if not 1 <= stride < window:
         raise InputError(f"--stride {stride} must be at least 1 and less than --window {window}")
-    return _causal(language_model, documents, window=window, stride=stride, batch_size=batch_size)
+    return _causal(language_model, documents, window=window, stride=stride)
 
 
 def cut_windows(*, length: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
@@ -65,9 +64,7 @@ def cut_windows(*, length: int, window: int, stride: int) -> Iterator[tuple[int,
         first, end = end, min(end + stride, length)
 
 
-def _causal(
-    language_model: LanguageModel, documents: Sequence[str], *, window: int, stride: int, batch_size: int | None
-) -> dict[str, float]:
+def _causal(language_model: LanguageModel, documents: Sequence[str], *, window: int, stride: int) -> dict[str, float]:
     start = np.asarray(language_model.prefix, dtype=np.int64)  # one token, which is given
     streams = [np.concatenate([start, ids]) for ids, _ in _encode(language_model, documents)]
 
@@ -79,7 +76,7 @@ def _causal(
 
     if not (tokens := sum(len(stream) - 1 for stream in streams)):
         raise InputError("the tokenizer makes no tokens of this text. Check --data")
-    nats, counts, _ = _sums(language_model, requests(), texts=len(streams), total=tokens, batch_size=batch_size)
+    nats, counts, _ = _sums(language_model, requests(), texts=len(streams), total=tokens)
     sizes = np.asarray([len(text.encode()) for text in documents])
     size = int(sizes.sum())
     return {
@@ -95,9 +92,7 @@ def _causal(
     }
 
 
-def _masked(
-    language_model: LanguageModel, documents: Sequence[str], *, window: int, batch_size: int | None
-) -> dict[str, float]:
+def _masked(language_model: LanguageModel, documents: Sequence[str], *, window: int) -> dict[str, float]:
     prefix, suffix = language_model.prefix, language_model.suffix
     room = window - len(prefix) - len(suffix)
     if room < 1:
@@ -119,7 +114,7 @@ def _masked(
     if not (masked_bytes := int(sizes.sum())):
         raise InputError("the tokenizer makes no tokens of this text. Check --data")
     total = sum(request.weight for request in requests)
-    nats, counts, hits = _sums(language_model, iter(requests), texts=len(sizes), total=total, batch_size=batch_size)
+    nats, counts, hits = _sums(language_model, iter(requests), texts=len(sizes), total=total)
     tokens = int(counts.sum())
     return {
         **_bits_of("masked_bits_per_byte", nats, sizes),
@@ -176,14 +171,14 @@ def _encode(language_model: LanguageModel, documents: Sequence[str]) -> Iterator
 
 
 def _sums(
-    language_model: LanguageModel, requests: Iterator[Request], *, texts: int, total: int, batch_size: int | None
+    language_model: LanguageModel, requests: Iterator[Request], *, texts: int, total: int
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Nats of the targets of each text, how often each token is one (int64 [vocabulary]), how many were likeliest."""
     counts = np.zeros(language_model.model.get_input_embeddings().num_embeddings, dtype=np.int64)
     nats = np.zeros(texts, dtype=np.float64)
     hits = 0
     asked: dict[str, Any] = {"language_model": language_model, "requests": requests, "total": total}
-    for request, losses, right in score(**asked, batch_size=batch_size, description="bits per byte", hits=True):
+    for request, losses, right in score(**asked, description="bits per byte", hits=True):
         nats[request.owner] += losses.sum()
         hits += int(right.sum())
         np.add.at(counts, request.targets, 1)

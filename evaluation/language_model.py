@@ -38,6 +38,7 @@ class LanguageModel:
     prefix: tuple[int, ...]  # special tokens before a text, and after it
     suffix: tuple[int, ...]
     max_length: int | None  # tokens the model takes, special ones included; None without a limit
+    batch_size: int | None = None  # requests that are scored at once; None: about `TOKENS_AT_ONCE` tokens
 
     @classmethod
     def of(cls, *, model: Any, tokenizer: Any, kind: Kind | None = None) -> "LanguageModel":
@@ -224,17 +225,16 @@ def score(
     language_model: LanguageModel,
     requests: Iterable[Request],
     total: int,
-    batch_size: int | None,
     description: str,
     hits: bool = False,
 ) -> Iterator[Scored]:
     """Score requests, in another order than they came, with a progress bar after three seconds.
 
-    `total` is the sum of their weights; without a `batch_size` there are about `TOKENS_AT_ONCE` tokens in a batch.
-    `hits`: look for the likeliest tokens too. Raises NumericsError: a target's likelihood is not a finite number.
+    `total` is the sum of their weights. `hits`: look for the likeliest tokens too. Raises NumericsError: a target's
+    likelihood is not a finite number.
     """
     vocab_size = language_model.model.get_input_embeddings().num_embeddings
-    some = batches(iter(requests), batch_size=batch_size, vocab_size=vocab_size)
+    some = batches(iter(requests), batch_size=language_model.batch_size, vocab_size=vocab_size)
     with progress_bar(total=total, doing=description, unit="token") as bar:
         for scored in _on_each_core(partial(_score_batch, language_model, hits=hits), some, language_model.model):
             yield from scored

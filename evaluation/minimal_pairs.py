@@ -52,16 +52,14 @@ def group_pairs(
     return pairs
 
 
-def measure_minimal_pairs(
-    *, language_model: LanguageModel, pairs: Mapping[str, Sequence[Pair]], batch_size: int | None = None
-) -> dict[str, float]:
+def measure_minimal_pairs(*, language_model: LanguageModel, pairs: Mapping[str, Sequence[Pair]]) -> dict[str, float]:
     """Share of pairs, (good, bad) sentences by paradigm, in which the good one gets the higher score.
 
     `accuracy` is the mean over the paradigms, `accuracy_PARADIGM` that of each of several. Raises InputError: scores
     do not depend on the sentences, or one is too long for the model; NumericsError: a score is not a finite number.
     """
     sentences = [sentence for group in pairs.values() for pair in group for sentence in pair]
-    scores, lengths = score_sentences(language_model=language_model, sentences=sentences, batch_size=batch_size)
+    scores, lengths = score_sentences(language_model=language_model, sentences=sentences)
     _refuse_constant_scores(scores, lengths)
     points = judge(good=scores[0::2], bad=scores[1::2])
     sizes = {name: len(group) for name, group in pairs.items()}
@@ -80,9 +78,7 @@ def judge(*, good: np.ndarray, bad: np.ndarray) -> np.ndarray:
     return np.where(equal, 0.5, (good > bad).astype(np.float64))
 
 
-def score_sentences(
-    *, language_model: LanguageModel, sentences: Sequence[str], batch_size: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+def score_sentences(*, language_model: LanguageModel, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Scores in nats (log-probability or pseudo-log-likelihood), float64 [sentences], and their numbers of tokens.
 
     Sentences of the same tokens are scored once and get exactly the same score. Raises InputError: a sentence has no
@@ -92,8 +88,7 @@ def score_sentences(
     lengths = np.asarray([len(ids) for ids in texts], dtype=np.int64)
     scores = np.zeros(len(texts), dtype=np.float64)
     asked: dict[str, Any] = {"requests": _requests(language_model, texts), "total": int(lengths.sum())}
-    how: dict[str, Any] = {"batch_size": batch_size, "description": "minimal pairs"}
-    for request, nats, _ in score(language_model=language_model, **asked, **how):
+    for request, nats, _ in score(language_model=language_model, **asked, description="minimal pairs"):
         scores[request.owner] -= nats.sum()
     return scores[owners], lengths[owners]
 

@@ -61,7 +61,7 @@ def read_questions(lines: Iterable[tuple[str, str]], *, suite: str) -> dict[str,
 
 
 def collect_vectors(
-    *, language_model: LanguageModel, words: Iterable[str], documents: list[str], batch_size: int | None = None
+    *, language_model: LanguageModel, words: Iterable[str], documents: list[str]
 ) -> tuple[dict[str, Vectors], dict[str, str]]:
     """Vectors by kind, and why one is missing. Scores begin with the kind, which is "" for those of embeddings."""
     table = language_model.model.get_input_embeddings().weight.detach().float().cpu().numpy()
@@ -73,9 +73,7 @@ def collect_vectors(
     }
     if not documents:
         return found, {f"missing_{kind}": "needs a text: --occurrences" for kind in ("contextual", "skip_gram")}
-    found["contextual_"] = contextual_vectors(
-        language_model=language_model, words=pieces, documents=documents, batch_size=batch_size
-    )
+    found["contextual_"] = contextual_vectors(language_model=language_model, words=pieces, documents=documents)
     try:
         found["baseline_skip_gram_"] = skip_gram_vectors(words=pieces, documents=documents, size=table.shape[1])
     except ImportError:
@@ -91,7 +89,7 @@ def _pieces(language_model: LanguageModel, word: str) -> np.ndarray:
 
 
 def contextual_vectors(
-    *, language_model: LanguageModel, words: Iterable[str], documents: Iterable[str], batch_size: int | None = None
+    *, language_model: LanguageModel, words: Iterable[str], documents: Iterable[str]
 ) -> dict[str, np.ndarray]:
     """Means of the last hidden states where each word stands in a text, the first `MOST_OCCURRENCES` times.
 
@@ -120,7 +118,7 @@ def contextual_vectors(
             requests.append(Request(row, row[:0], row[:0], owner=len(inside)))
             inside.append(found)
     sums: dict[str, np.ndarray] = {}
-    of_one_length = batches(iter(requests), batch_size=batch_size, vocab_size=1)
+    of_one_length = batches(iter(requests), batch_size=language_model.batch_size, vocab_size=1)
     for batch in progress_bar(of_one_length, doing="words in text", unit="batch"):
         with torch.no_grad():
             output = language_model.model.base_model(**inputs_of(language_model, batch))

@@ -1,6 +1,7 @@
 """Bits per byte against a reference that asks the model for one token at a time."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,11 +43,10 @@ def test_causal_equals_the_slow_way(tokenizer, make_model, window, stride):
     assert language_model.kind == "causal" and language_model.prefix == (2,)
     found = [
         measure_bits_per_byte(
-            language_model=language_model,
+            language_model=replace(language_model, batch_size=batch_size),
             documents=DOCUMENTS,
             window=window,
             stride=stride,
-            batch_size=batch_size,
         )
         for batch_size in (None, 1, 3)
     ]
@@ -99,7 +99,7 @@ def test_masked_equals_the_slow_way(tokenizer, make_model):
     assert language_model.kind == "masked" and (language_model.prefix, language_model.suffix) == ((2,), (3,))
     for batch_size in (None, 2):
         results = measure_bits_per_byte(
-            language_model=language_model, documents=DOCUMENTS, window=window, batch_size=batch_size
+            language_model=replace(language_model, batch_size=batch_size), documents=DOCUMENTS, window=window
         )
         assert results["masked_bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
         assert (results["masked_bytes"], results["masked_tokens"]) == (size, count)

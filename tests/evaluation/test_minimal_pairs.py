@@ -1,6 +1,7 @@
 """Minimal pairs against a loop over single sentences; ties, constant models and BLiMP's own files."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -32,10 +33,8 @@ def slow_score(kind: str, model, tokenizer, sentence: str) -> float:
 @pytest.mark.parametrize("batch_size", [None, 1, 3])
 def test_scores_equal_the_slow_way(tokenizer, make_model, kind, batch_size):
     model = make_model(kind)
-    language_model = LanguageModel.of(model=model, tokenizer=tokenizer)
-    scores, lengths = score_sentences(
-        language_model=language_model, sentences=[*SENTENCES, SENTENCES[0]], batch_size=batch_size
-    )
+    language_model = replace(LanguageModel.of(model=model, tokenizer=tokenizer), batch_size=batch_size)
+    scores, lengths = score_sentences(language_model=language_model, sentences=[*SENTENCES, SENTENCES[0]])
     expected = [slow_score(kind, model, tokenizer, sentence) for sentence in SENTENCES]
     assert scores[:-1] == pytest.approx(expected, rel=1e-5)
     assert scores[-1] == scores[0]
@@ -47,8 +46,8 @@ def test_each_core_scores_a_batch_of_its_own(tokenizer, is_compiled):
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     model = LacunaForMaskedLM(LacunaConfig(shape="encoder", vocab_size=len(tokenizer), **sizes))
-    language_model = LanguageModel.of(model=model, tokenizer=tokenizer)
-    wanted, _ = score_sentences(language_model=language_model, sentences=SENTENCES, batch_size=1)
+    language_model = replace(LanguageModel.of(model=model, tokenizer=tokenizer), batch_size=1)
+    wanted, _ = score_sentences(language_model=language_model, sentences=SENTENCES)
     cores: list[int] = []
     model.register_forward_pre_hook(lambda *given: cores.append(torch.get_num_threads()))
     if is_compiled:  # compiled code is asked from one thread at a time
@@ -56,7 +55,7 @@ def test_each_core_scores_a_batch_of_its_own(tokenizer, is_compiled):
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        found, _ = score_sentences(language_model=language_model, sentences=SENTENCES, batch_size=1)
+        found, _ = score_sentences(language_model=language_model, sentences=SENTENCES)
         assert set(cores) == {3 if is_compiled else 1} and torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)

@@ -1,6 +1,7 @@
 """Analogies, similarity and vectors of words on cases computed by hand, and against loops over single words."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -182,7 +183,7 @@ def test_contextual_vectors_equal_the_slow_way(tokenizer, make_model, monkeypatc
                         expected[word].append(states[[1 + number - begin for number in tokens]].mean(axis=0))
     for batch_size in (None, 1, 3):
         found = contextual_vectors(
-            language_model=language_model, words=words, documents=documents, batch_size=batch_size
+            language_model=replace(language_model, batch_size=batch_size), words=words, documents=documents
         )
         assert set(found) == {word for word, states in expected.items() if len(states) >= 5} >= {"cats", "zqzq", "the"}
         for word, vector in found.items():
