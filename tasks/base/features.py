@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 IGNORED = -100  # the label of a token that does not count
-_TOKENIZE_AT_ONCE = 1000
+_TOKENIZE_AT_ONCE = 1000  # to save memory
 MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 
 
@@ -31,13 +31,13 @@ def tokenize(
 
 
 def encodings(
-    tokenizer: Any, texts: Sequence[str], pairs: Sequence[str] | None = None, **options: Any
+    tokenizer: Any, texts: Sequence[str], pairs: Sequence[str] | None = None, *, kind: str = "text", **options: Any
 ) -> Iterator[tuple[int, Any]]:
-    """What a tokenizer makes of texts, a thousand at once to save memory, each time with the number of the first."""
+    """What a tokenizer makes of texts, which are its argument `kind`, a few at once, with the number of the first."""
     for start in range(0, len(texts), _TOKENIZE_AT_ONCE):
         part = slice(start, start + _TOKENIZE_AT_ONCE)
         second = None if pairs is None else list(pairs[part])
-        yield start, tokenizer(list(texts[part]), second, return_attention_mask=False, **options)
+        yield start, tokenizer(**{kind: list(texts[part])}, text_pair=second, return_attention_mask=False, **options)
 
 
 def pad_inputs(*, examples: Sequence[Mapping[str, Any]], tokenizer: Any, side: str | None = None) -> dict[str, Tensor]:

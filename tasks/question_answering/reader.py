@@ -177,7 +177,6 @@ class Window:
 
     @property
     def features(self) -> dict[str, Any]:
-        """What is learnt of it."""
         return {**self.inputs, "start": self.start, "end": self.end}
 
     @property
@@ -229,7 +228,7 @@ def cut_windows(*, questions: Sequence[Question], tokenizer: Any, max_length: in
             f"question, fewer than {_SHORTEST_QUESTION}: raise --max_length or lower --stride"
         )
     windows: list[Window] = []
-    options = {"max_length": max_length, "stride": stride, "truncation": "only_second"}
+    options: dict[str, Any] = {"max_length": max_length, "stride": stride, "truncation": "only_second"}
     asked = _shortened([item.question for item in questions], tokenizer=tokenizer, longest=longest_question)
     contexts = [item.context for item in questions]
     for begin, encoding in encodings(

@@ -20,6 +20,7 @@ from lacuna.common.errors import InputError, called
 from lacuna.common.loading import longest_input
 from lacuna.common.options import check_range, essential
 from lacuna.common.work import to_device
+from lacuna.tasks.base import features
 from lacuna.tasks.base.arguments import ROWS, TaskArguments, column_option, data_option, max_length_option
 from lacuna.tasks.base.columns import TEXT, Column, Layout, only_ones
 from lacuna.tasks.base.features import IGNORED, mask_of, model_inputs, pad_inputs, pad_like, records, stacked, tokenize
@@ -53,7 +54,6 @@ class SequenceToSequenceArguments(TaskArguments):
                 raise InputError(f"--{part}_target_file needs a --{part}_file with the sources, one a line")
 
 
-_TOKENIZE_AT_ONCE = 1000
 _SHORTEST = 4  # tokens of a text that special ones leave room for
 
 SEQUENCE_TO_SEQUENCE = Layout(
@@ -171,11 +171,10 @@ class Writer:
         """What the model is to write, with its end: int32 [tokens] each; and how many were cut."""
         found: list[np.ndarray] = []
         cut = 0
-        for begin in range(0, len(texts), _TOKENIZE_AT_ONCE):
-            part = list(texts[begin : begin + _TOKENIZE_AT_ONCE])
-            # An encoder-decoder learns them with the frame that its decoder knows.
-            given = {"text_target": part} if self.is_encoder_decoder else {"text": part, "add_special_tokens": False}
-            for ids in self.tokenizer(**given, return_attention_mask=False, verbose=False)["input_ids"]:
+        # An encoder-decoder learns them with the frame that its decoder knows.
+        how: dict[str, Any] = {"kind": "text_target"} if self.is_encoder_decoder else {"add_special_tokens": False}
+        for _, encoding in features.encodings(self.tokenizer, texts, **how, verbose=False):
+            for ids in encoding["input_ids"]:
                 if self.is_encoder_decoder and ids and ids[0] == self.start:  # the model puts it there itself
                     ids = ids[1:]
                 body = ids[:-1] if ids and ids[-1] == self.end else ids
