@@ -66,8 +66,8 @@ def score(predictor: Predictor) -> tuple[str, float]:
     if label not in rows[0].fields:
         raise InputError(f"--eval_file {predictor.arguments.input} has no column {label!r}, which held the labels")
     if settings.get("name") == "multiple_choice":
-        columns: dict[str, Any] = {name: settings.get(name) for name in COLUMNS}
-        problems = [read_problem(row, **columns) for row in rows]
+        columns = {name: settings.get(name) for name in COLUMNS}
+        problems = [read_problem(row, columns) for row in rows]
         numbers = read_labels(problems, reading=find_reading(problems))
         return "accuracy", fmean(row["prediction_number"] == one for row, one in zip(found, numbers, strict=True))
     names = [name for _, name in sorted(predictor.model.config.id2label.items())]  # in the order of the outputs

@@ -97,15 +97,10 @@ class Problem:
         return [(self.context, f"{self.question} {choice}".strip()) for choice in self.choices]
 
 
-def read_problem(
-    row: Row,
-    *,
-    context_column: str | None,
-    question_column: str | None,
-    choices_columns: Sequence[str],
-    label_column: str | None = None,
-) -> Problem:
+def read_problem(row: Row, columns: Found) -> Problem:
     """The question of a row; InputError where a text is missing, it has fewer than two choices, or no label."""
+    context_column, question_column = columns["context_column"], columns["question_column"]
+    label_column = columns.get("label_column")  # new rows need none
     context = question = ""
     if context_column is not None:
         context = row.text(context_column, option="--context_column")
@@ -113,7 +108,7 @@ def read_problem(
             question = str(row.value(question_column, option="--question_column") or "").strip()
     elif question_column is not None:
         question = row.text(question_column, option="--question_column")
-    choices, keys = _choices(row, choices_columns)
+    choices, keys = _choices(row, columns["choices_columns"])
     answer = "" if label_column is None else row.value(label_column, option="--label_column")
     if label_column is not None and (answer is None or not str(answer).strip()):
         raise InputError(f"{row.where}: column '{label_column}' has no label: remove the row or label it")
@@ -193,7 +188,7 @@ class MultipleChoice(Task):
 
     def read(self, train: list[Any], held_out: list[Any]) -> None:
         self.columns = self.find_columns(MULTIPLE_CHOICE, train)
-        train, held_out = ([read_problem(row, **self.columns) for row in part] for part in (train, held_out))
+        train, held_out = ([read_problem(row, self.columns) for row in part] for part in (train, held_out))
         reading = find_reading(train)
         self.notes.append(f"labels are read as {reading}")
         sizes = sorted(Counter(len(problem.choices) for problem in train).items())
@@ -374,7 +369,7 @@ class ChoicePredictor(Predictor):
             self.notes.append(f"question and choices from columns {found} (inferred)")
 
     def read(self, row: Row) -> Problem:
-        return read_problem(row, **self._columns)
+        return read_problem(row, self._columns)
 
     def size(self, given: Any) -> int:
         return max(len(text) + len(choice) for text, choice in given.pairs)

@@ -130,7 +130,7 @@ def problems(answers: list[Any], choices: Any = ("2", "3", "x"), **fields: Any) 
     rows = [{"question": "q", "choices": choices, "label": answer, **fields} for answer in answers]
     rows = as_rows(records(rows), part="training")
     columns = MULTIPLE_CHOICE.find(rows)
-    return [read_problem(row, **columns) for row in rows]
+    return [read_problem(row, columns) for row in rows]
 
 
 @pytest.mark.parametrize(
