@@ -37,7 +37,27 @@ def write_results(task: "Task", results: Mapping[str, float], output_dir: Path |
     StorageError: the folder cannot be written.
     """
     with all_or_none(Path(output_dir), what="report") as hidden:
-        names = _write_all(task, results, hidden)
+        predictions, tables = task.predictions(), task.tables()
+        write_rows(rows=predictions, path=hidden / "predictions.jsonl")
+        notes = ["- " + " ".join(note.split()).replace("<", "&lt;") for note in task.notes]
+        lines = [f"# {task.name.replace('_', ' ').capitalize()}: what was learned", "", *notes, ""]
+        lines += ["## Result", "", *_scores(task, results), ""]
+        lines += [line for remark in remarks(task, results) for line in (remark, "")]
+        pictures: list[str] = []
+        for heading, shown in tables.items():
+            lines += [f"## {heading}", ""]
+            lines += [] if isinstance(shown, Points) else [*shown.text(), ""]
+            if not isinstance(shown, Table):
+                draw(shown, heading=heading, path=hidden / shown.picture)
+                pictures.append(shown.picture)
+                lines += [f"![{heading}]({shown.picture})", ""]
+        lines += _mistakes(task, predictions)
+        text = "\n".join(lines).rstrip() + "\n"
+        (hidden / "report.md").write_text(text, encoding="utf-8", errors="backslashreplace")
+        more = task.keep(results, hidden)
+        settings = {"name": task.name, **task.settings()}
+        (hidden / "task.json").write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    names = ["report.md", "predictions.jsonl", *pictures, "task.json", *more]
     said = [remark for remark in remarks(task, results) if remark.startswith("warning")]
     print("\n".join([*said, f"{', '.join(names)} are in {output_dir}"]), flush=True)
 
@@ -55,30 +75,6 @@ def all_or_none(folder: Path, *, what: str) -> Iterator[Path]:
         raise StorageError(
             f"--output_dir {folder}: the {what} cannot be written: {error.strerror or error}"
         ) from error
-
-
-def _write_all(task: "Task", results: Mapping[str, float], folder: Path) -> list[str]:
-    """Write the files into a folder; their names, report.md first."""
-    predictions, tables = task.predictions(), task.tables()
-    write_rows(rows=predictions, path=folder / "predictions.jsonl")
-    notes = ["- " + " ".join(note.split()).replace("<", "&lt;") for note in task.notes]
-    lines = [f"# {task.name.replace('_', ' ').capitalize()}: what was learned", "", *notes, ""]
-    lines += ["## Result", "", *_scores(task, results), ""]
-    lines += [line for remark in remarks(task, results) for line in (remark, "")]
-    pictures: list[str] = []
-    for heading, shown in tables.items():
-        lines += [f"## {heading}", ""]
-        lines += [] if isinstance(shown, Points) else [*shown.text(), ""]
-        if not isinstance(shown, Table):
-            draw(shown, heading=heading, path=folder / shown.picture)
-            pictures.append(shown.picture)
-            lines += [f"![{heading}]({shown.picture})", ""]
-    lines += _mistakes(task, predictions)
-    (folder / "report.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8", errors="backslashreplace")
-    more = task.keep(results, folder)
-    settings = {"name": task.name, **task.settings()}
-    (folder / "task.json").write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    return ["report.md", "predictions.jsonl", *pictures, "task.json", *more]
 
 
 def remarks(task: "Task", results: Mapping[str, float]) -> list[str]:
@@ -251,7 +247,6 @@ def label_tables(names: Sequence[str], gold: Sequence[int], predicted: Sequence[
 
 
 def draw(shown: Matrix | Points, *, heading: str, path: Path) -> None:
-    """Write a picture as a PNG file."""
     import matplotlib
     from matplotlib.figure import Figure
 
