@@ -151,7 +151,6 @@ def kind_of(rows: Sequence[Row], columns: Columns) -> str:
 
 
 def read_related(rows: Sequence[Row], columns: Columns, *, kind: str) -> list[RelatedTexts]:
-    """What the rows hold."""
     if kind == TRIPLES and columns["negative_column"] is None:
         raise InputError(f"{rows[0].where}: triples need a third text: name its column with --negative_column")
     if kind == SCORED and columns["label_column"] is None:
@@ -159,22 +158,17 @@ def read_related(rows: Sequence[Row], columns: Columns, *, kind: str) -> list[Re
             f"{rows[0].where}: which of {rows[0].shown(rows[0].fields)} is the label? Name it with --label_column"
         )
     named = ["text_column", "text_pair_column", "negative_column"][: 3 if kind == TRIPLES else 2]
-    found = []
+    column, found = str(columns["label_column"]), list[RelatedTexts]()
     for row in rows:
         texts = tuple(row.text(str(columns[name]), option=f"--{name}").strip() for name in named)
-        score = _score(row, str(columns["label_column"])) if kind == SCORED else 1.0
+        score = as_number(row.value(column, option="--label_column")) if kind == SCORED else 1.0
+        if score is None:
+            raise InputError(
+                f"{row.where}: column '{column}' holds {row.fields[column]!r}, not a number that says how alike the "
+                "texts are: mend the row, or name another column with --label_column"
+            )
         found.append(RelatedTexts(texts, score, row.where))
     return found
-
-
-def _score(row: Row, column: str) -> float:
-    value = row.value(column, option="--label_column")
-    if (number := as_number(value)) is None:
-        raise InputError(
-            f"{row.where}: column '{column}' holds {value!r}, not a number that says how alike the texts are: mend "
-            "the row, or name another column with --label_column"
-        )
-    return number
 
 
 class Embeddings(Task):
