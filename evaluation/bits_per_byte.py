@@ -21,11 +21,7 @@ MASK_SEED = 15  # frozen: the mask depends on it and on the numbers of document 
 
 
 def measure_bits_per_byte(
-    *,
-    language_model: LanguageModel,
-    documents: Sequence[str],
-    window: int | None = None,
-    stride: int | None = None,
+    *, language_model: LanguageModel, documents: Sequence[str], window: int | None = None, stride: int | None = None
 ) -> dict[str, float]:
     """Bits per byte of documents: exact for causal models, at masked positions for masked ones (docs/evaluation.md).
 

@@ -221,12 +221,7 @@ def logits_at(model: Any, inputs: dict[str, Tensor], *, rows: Tensor, positions:
 
 
 def score(
-    *,
-    language_model: LanguageModel,
-    requests: Iterable[Request],
-    total: int,
-    description: str,
-    hits: bool = False,
+    *, language_model: LanguageModel, requests: Iterable[Request], total: int, description: str, hits: bool = False
 ) -> Iterator[Scored]:
     """Score requests, in another order than they came, with a progress bar after three seconds.
 
