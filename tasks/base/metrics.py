@@ -78,11 +78,9 @@ def squad_v2(
         ]
         for name, score in (("exact_match", exact_match), ("f1", token_f1))
     }
-    parts = {
-        "": list(range(len(references))),
-        "has_answer_": [number for number, answers in enumerate(references) if answers],
-        "no_answer_": [number for number, answers in enumerate(references) if not answers],
-    }
+    every = range(len(references))
+    parts = {"": [*every], "has_answer_": [number for number in every if references[number]]}
+    parts["no_answer_"] = [number for number in every if not references[number]]
     return {
         part + name: 100.0 * sum(values[number] for number in numbers) / len(numbers)
         for part, numbers in parts.items()

@@ -86,11 +86,9 @@ class QuestionAnswering(Task):
         self.stride = self.max_length // 3 if self.options.stride is None else self.options.stride
         train, held_out = self._train_questions, self._eval_questions
         self.note_pairs()
+        how = {"tokenizer": self.tokenizer, "max_length": self.max_length, "stride": self.stride}
         self._train_windows, self._eval_windows = (
-            reader.cut_windows(
-                questions=part, tokenizer=self.tokenizer, max_length=self.max_length, stride=self.stride
-            )
-            for part in (train, held_out)
+            reader.cut_windows(questions=part, **how) for part in (train, held_out)
         )
         self.set_examples(
             train=[window.features for window in self._train_windows],
@@ -339,13 +337,11 @@ class QuestionPredictor(Predictor):
             questions=questions, tokenizer=self.tokenizer, max_length=self.max_length, stride=self.stride
         )
         found: list[dict[str, Any]] = []
-        for first in range(0, len(windows), self.batch_size):
-            examples = [
-                {**window.features, "allowed": window.allowed, "row": first + number}
-                for number, window in enumerate(windows[first : first + self.batch_size])
-            ]
+        how = {"max_answer_length": self.longest, "num_best": QuestionAnswering.num_best}
+        every = [{**window.features, "allowed": window.allowed, "row": row} for row, window in enumerate(windows)]
+        for first in range(0, len(every), self.batch_size):
+            examples = every[first : first + self.batch_size]
             batch = self.to_model(collate_windows(examples, tokenizer=self.tokenizer))
-            how = {"max_answer_length": self.longest, "num_best": QuestionAnswering.num_best}
             found += read_windows(self.model, batch, windows, **how)
         for answer in best_answers(found, questions, threshold=self.settings.get("threshold")):
             yield {name: answer[name] for name in self.columns} | {"probability": round(answer["probability"], 6)}
