@@ -139,7 +139,6 @@ def measure(
 
 
 def to_markdown(body: dict[str, Any]) -> list[str]:
-    """The report for people: ratios and goals first."""
     settings, shape = body["settings"], body["shape"]
     lines = [
         f"{ROWS} rows of {shape['positions']} tokens of {body['data']['text']}, vocabulary {shape['vocab_size']:,}, "

@@ -57,7 +57,6 @@ WIDTH, LAYERS, HEADS, TUNING_ROWS = 256, 6, 4, 512
 
 
 def kind_of(name: str) -> Kind:
-    """What a contender learns."""
     return OURS.get(name) or ("causal" if PEERS[name][0].is_decoder else "masked")
 
 
@@ -258,7 +257,6 @@ def to_markdown(body: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Parse, train what is not there yet, report."""
     options = make_parser(
         __doc__,
         ("contenders", (*PEERS, *OURS), "who takes part"),

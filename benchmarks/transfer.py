@@ -399,7 +399,6 @@ class Benchmark:
 
 
 def main() -> None:
-    """Parse, run what is not there yet, report."""
     parser = make_parser(
         __doc__,
         ("only", tuple(TASKS), "tasks"),

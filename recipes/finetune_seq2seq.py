@@ -23,7 +23,6 @@ from lacuna.tasks.sequence_to_sequence.task import SequenceToSequence
 
 
 def read(file: str, target_file: str | None = None, **reading: Any) -> list[Any]:
-    """The pairs of a file, or of two."""
     if target_file is None:
         return read_labelled(file, tagged=False, **reading)
     return read_parallel(file, target_file, **reading)

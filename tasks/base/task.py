@@ -15,7 +15,7 @@ from lacuna.tasks.base.models import resolve_max_length
 from lacuna.tasks.base.report import Shown
 from lacuna.tasks.base.rows import Row, all_of, as_rows, some_of, split_groups, stratified_split
 
-LESS_IS_BETTER = ("loss", "mean_squared_error", "mean_absolute_error", "mse", "mae", "rmse")
+LESS_IS_BETTER = ("loss", "mean_absolute_error")
 Inputs = dict[str, Any]
 """One example: `input_ids` [length], `token_type_ids` [length] where the tokenizer makes them, and its targets."""
 Batch = dict[str, Tensor]  # tensors by name: a batch, or metrics
@@ -175,7 +175,6 @@ class Task(Work):
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each training example."""
         return [len(example["input_ids"]) for example in self._train]
 
     def example(self, row: int, index: int) -> Inputs:
@@ -188,7 +187,6 @@ class Task(Work):
         return {**self._eval[number], "row": number}
 
     def count_targets(self, batch: Batch) -> dict[str, int]:
-        """One target an example."""
         return {"examples": len(batch["input_ids"])}
 
     def summarize(self, records: list[dict[str, Any]]) -> dict[str, float]:

@@ -68,11 +68,9 @@ class _Head:
         return 0
 
     def tensor(self, targets: Sequence[Any]) -> Tensor:
-        """Targets of a batch."""
         return torch.tensor(targets)
 
     def balance(self, targets: Sequence[Any]) -> dict[str, int]:
-        """Rows of each label."""
         return {}
 
     def bag_of_words(self, texts: Texts, targets: Sequence[Any]) -> Words | None:

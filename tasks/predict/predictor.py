@@ -85,7 +85,6 @@ class Predictor:
 
     @classmethod
     def head(cls, config: Any) -> str:
-        """Name of the Auto class for a model."""
         return cls.auto_class
 
     def prepare(self) -> None:
