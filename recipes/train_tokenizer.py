@@ -57,7 +57,7 @@ def check(arguments: TokenizerArguments, text_arguments: TextArguments) -> Any:
 def measure(*, tokenizer: Any, old: Any, sample: Sample) -> dict[str, Any]:
     """The report: on text that was trained on, on held-out text, and what `old` makes of the latter."""
     texts = sample.training(every=1 + sample.num_bytes // MEASURED_BYTES)
-    report = tokenization.compression_report(tokenizer=tokenizer, documents=texts, show_progress=True)
+    report = tokenization.compression_report(tokenizer=tokenizer, documents=texts)
     report |= {"held_out": None, "before_extending": None}
     for name, each in (("held_out", tokenizer), ("before_extending", old)):
         if each is not None and sample.num_held_out_bytes:

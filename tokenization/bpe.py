@@ -23,6 +23,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 from lacuna.common.errors import InputError
+from lacuna.common.options import check_range
 
 from . import patterns
 from .arguments import TokenizerArguments
@@ -95,9 +96,7 @@ def check_options(asked: TokenizerArguments) -> list[str]:
 
 def _check(asked: TokenizerArguments, words: Any) -> None:
     """Raises InputError for a number that counts nothing, or a special token that these words of a text could be."""
-    for name, least in {"min_frequency": 1, "pad_to_multiple_of": 1}.items():
-        if getattr(asked, name) < least:
-            raise InputError(f"--{name} {getattr(asked, name)} makes no sense: it must be {least} or more.")
+    check_range(asked, "min_frequency", "pad_to_multiple_of", at_least=1)
     for token in asked.extra_special_tokens:
         if token != token.strip() or len(words.pre_tokenize_str(token)) < 2:
             raise InputError(

@@ -162,9 +162,7 @@ def character_class(character: str) -> int:
     return LETTER if letter else OTHER
 
 
-def compression_report(
-    *, tokenizer: PreTrainedTokenizerFast, documents: Iterable[str], show_progress: bool = False
-) -> dict[str, Any]:
+def compression_report(*, tokenizer: PreTrainedTokenizerFast, documents: Iterable[str]) -> dict[str, Any]:
     """Encode the documents and count.
 
     Returns: vocab_size; texts, bytes, words (runs without white space) and tokens; bytes_per_token,
@@ -180,7 +178,7 @@ def compression_report(
     backend = copy_backend(tokenizer, special_is_text=True)
     counts = np.zeros(len(pieces), dtype=np.int64)
     texts = num_bytes = characters = words = 0
-    with progress_bar(doing="measuring", unit="B", disable=not show_progress) as bar:
+    with progress_bar(doing="measuring", unit="B") as bar:
         for batch in batches(documents):
             size = sum(len(document.encode()) for document in batch)
             texts, num_bytes, characters = texts + len(batch), num_bytes + size, characters + sum(map(len, batch))

@@ -181,8 +181,8 @@ def test_normalizers(normalizer: str, text: str, expected: str) -> None:
     [
         ({"normalizer": "nfx"}, f"--normalizer 'nfx'.*{', '.join(NORMALIZERS)}"),
         ({"pattern": "gpt5"}, "--pattern 'gpt5'.*gpt2, modern, code"),
-        ({"min_frequency": 0}, "--min_frequency 0"),
-        ({"pad_to_multiple_of": 0}, "--pad_to_multiple_of 0"),
+        ({"min_frequency": 0}, "--min_frequency must be at least 1, got 0"),
+        ({"pad_to_multiple_of": 0}, "--pad_to_multiple_of must be at least 1, got 0"),
         ({"extra_special_tokens": [f"<{number}>" for number in range(100)]}, "361"),
     ],
 )

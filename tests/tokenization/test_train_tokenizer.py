@@ -90,7 +90,7 @@ def test_it_extends_a_tokenizer(tmp_path: Path) -> None:
         ('{"text": ""}\n', [], ["rows.jsonl"]),
         # What is wrong with the options is said before a text is read that may take hours.
         ("broken", ["--vocab_size", "100"], ["--vocab_size 100 is too small"]),
-        ("broken", ["--min_frequency", "0"], ["--min_frequency 0"]),
+        ("broken", ["--min_frequency", "0"], ["--min_frequency must be at least 1, got 0"]),
         ("broken", ["--extra_special_tokens", "river"], ["'river' could be a word"]),
         ("broken", ["--extend", "x"], ["cannot load a tokenizer from x: there is no such folder"]),
         ("broken", ["--extend", "."], ["there is no tokenizer.json in it"]),
