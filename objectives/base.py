@@ -90,7 +90,6 @@ class TokenPrediction(Work):
         return list(zip(self.rows.sizes, self.weights, strict=True)) if self.weights else []
 
     def example(self, row: int, index: int) -> dict[str, Any]:
-        """Training example `row` as seen at global sample number `index`."""
         return self._example(self.rows[row], index, rate=self.arguments.mask_probability, held_out=False)
 
     def held_out_texts(self, tokenizer: Any, number: int = 20) -> list[str]:
@@ -102,7 +101,6 @@ class TokenPrediction(Work):
         return texts
 
     def eval_example(self, row: int) -> dict[str, Any]:
-        """Held-out example `row`, always the same."""
         return self._example(self.eval_rows[int(self._evaluated[row])], row, rate=self.eval_rate, held_out=True)
 
     def _example(self, row: Any, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
@@ -113,7 +111,6 @@ class TokenPrediction(Work):
         raise NotImplementedError
 
     def collate(self, examples: list[dict[str, Any]]) -> Tensors:
-        """Examples as tensors [batch, length], padded to the longest."""
         return stack(examples, padding={"input_ids": self.tokens.pad, "labels": IGNORED})
 
     def wanted(self, labels: Tensor) -> Tensor:
@@ -266,7 +263,8 @@ class PackedPrediction(TokenPrediction):
             )
 
     def _finished(self, row: PackedRow, ids: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-        """Add padding and what keeps documents apart: positions that restart, or a mask if a row is one document."""
+        """`input_ids`, `labels` and what keeps documents apart: `position_ids`, which restart, or `attention_mask` if
+        a row is one document; int64 [length] each, padded."""
         if self.arguments.packing == "none":
             return {"input_ids": ids, "attention_mask": np.ones_like(ids), "labels": labels}
         missing = self.sequence_length - len(ids)

@@ -48,8 +48,7 @@ class CausalLanguageModelling(NextTokenPrediction):
     legend = ("causal rows: every token is predicted from those before it, except ‹cat›, with which a piece begins",)
 
     def _example(self, row: PackedRow, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
-        """`input_ids`, `labels` and `position_ids` (or, unpacked, `attention_mask`), int64 [length] each; the model
-        shifts the labels."""
+        """See `_finished`; the model shifts the labels."""
         return self._finished(row, row.ids, next_token_labels(row))
 
     def loss(self, model: nn.Module, batch: Tensors, num_targets: Tensors) -> tuple[Tensor, Tensors]:

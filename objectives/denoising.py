@@ -90,7 +90,6 @@ class Denoising(PackedPrediction):
         return {**example, **{mask: np.ones_like(example[name]) for mask, name in masks.items()}}
 
     def collate(self, examples: list[dict[str, Any]]) -> Tensors:
-        """Padded to the longest, on each side."""
         pad = self.tokens.pad
         return stack(examples, padding={"input_ids": pad, "decoder_input_ids": pad, "labels": IGNORED})
 

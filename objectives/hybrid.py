@@ -65,8 +65,7 @@ class HybridLanguageModelling(MaskedPrediction, NextTokenPrediction):
         return math.floor((number + 1) * self.share) > math.floor(number * self.share)
 
     def _example(self, row: PackedRow, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
-        """`input_ids`, `labels` and `position_ids` (or, unpacked, `attention_mask`), int64 [length] each, and
-        `is_causal`; the model shifts the labels of both kinds."""
+        """See `_finished`, and `is_causal`; the model shifts the labels of both kinds."""
         if index % 2 if held_out else self.is_causal(index):
             return {**self._finished(row, row.ids, next_token_labels(row)), "is_causal": 1}
         masking = self.eval_masking if held_out else self.masking

@@ -224,7 +224,6 @@ class MaskedLanguageModelling(MaskedPrediction, PackedPrediction):
     head, shape, learns_means = "AutoModelForMaskedLM", "encoder", True
 
     def _example(self, row: PackedRow, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:
-        """`input_ids`, `labels` and `position_ids` (or, unpacked, `attention_mask`), int64 [length] each."""
         masking = self.eval_masking if held_out else self.masking
         generator = self._generator("mask", index, held_out=held_out)
         return self._finished(row, *masking(row.ids, probability=rate, generator=generator))

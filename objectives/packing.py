@@ -56,7 +56,6 @@ class PackedRows:
         raise NotImplementedError
 
     def __getitem__(self, row: int) -> PackedRow:
-        """The tokens of a row."""
         pieces = self.pieces(row)
         bounds = np.zeros(len(pieces) + 1, dtype=np.int64)
         np.cumsum([stop - begin for _, begin, stop in pieces], out=bounds[1:])

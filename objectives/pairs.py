@@ -289,7 +289,6 @@ class PassagePrediction(ChunkPrediction, MaskedLanguageModelling):
     legend = (*MaskedLanguageModelling.legend, f"the first passage is to find its second among {GROUP}   ↵ line break")
 
     def _example(self, row: Chunk, index: int, *, rate: float, held_out: bool) -> dict[str, Any]:  # type: ignore[override]
-        """`input_ids`, `labels` and `position_ids`, int64 [sequence_length] each."""
         generator = self._generator("pair", index, held_out=held_out)
         text, offsets = self._text(row)
         cut = int(generator.choice(offsets[1:-1] if len(offsets) > 2 else np.arange(1, max(len(text), 2))))
