@@ -35,8 +35,7 @@ def take_words(files: Sequence[str], *, most: int, into: Path) -> int:
     for number, file in enumerate(files):
         lines = []
         for line in Path(file).read_text(encoding="utf-8-sig").splitlines(keepends=True):
-            words = len(line.split())
-            if is_full := count + words > most:
+            if is_full := count + (words := len(line.split())) > most:
                 break
             count += words
             lines.append(line)

@@ -70,9 +70,7 @@ class Probe:
         if arguments.probe:
             self.pairs = group_pairs(rows=rows, max_examples=arguments.probe_examples)
             sentences = [sentence for group in self.pairs.values() for pair in group for sentence in pair]
-            was = model.training
             encode_sentences(LanguageModel.of(model=model, tokenizer=tokenizer), sentences)  # none is too long
-            model.train(was)
         self.baseline = {"minimal_pairs": 0.5} if self.pairs else {}
         self.prompts = _read_prompts(arguments.probe_prompts, mask=tokenizer.mask_token if kind == "masked" else None)
 

@@ -39,13 +39,12 @@ def read_questions(lines: Iterable[tuple[str, str]], *, suite: str) -> dict[str,
     `lines` are texts and their places, file:line. InputError, with the place: a line is of another form.
     """
     groups: dict[str, Items] = defaultdict(list)
-    section, before = "", ""
+    sections: dict[str, str] = {}  # the present one of each file
     for text, place in lines:
         file = place.rpartition(":")[0]
-        section, before = section if file == before else "", file
         parts = [part.strip() for part in text.split("\t" if "\t" in text else None)]
         if suite == "analogies" and text.startswith(":"):
-            section = text[1:].strip()
+            sections[file] = text[1:].strip()
             continue
         try:
             item = tuple(kind(part) for kind, part in zip(FORMS[suite], parts, strict=True))
@@ -54,7 +53,7 @@ def read_questions(lines: Iterable[tuple[str, str]], *, suite: str) -> dict[str,
         except ValueError:
             what = "two words and a number with tabs" if suite == "similarity" else "four words with blanks"
             raise InputError(f"{place}: expected {what} between, without titles, not {text.strip()[:80]!r}") from None
-        groups[section or file.replace("\\", "/").rsplit("/", 1)[-1].split(".txt")[0]].append(item)
+        groups[sections.get(file) or file.replace("\\", "/").rsplit("/", 1)[-1].split(".txt")[0]].append(item)
     if not groups:
         raise InputError(f"--suite {suite}: there are names of sections, and no questions below them")
     return dict(groups)

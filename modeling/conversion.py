@@ -74,7 +74,8 @@ def to_native(
     labels = model.config.num_labels
     if head.num_labels not in (None, labels):
         raise ConversionError(f"{head.native} cannot express num_labels={labels}, only {head.num_labels}")
-    fields |= {name: getattr(_generation_config(model), name, None) for name in conversion.generation}
+    generation = getattr(model, "generation_config", None)
+    fields |= {name: getattr(generation, name, None) for name in conversion.generation}
     native_class = getattr(transformers, head.native)
     # On "meta" nothing is drawn, so that a checkpoint can be written while training draws its dropout.
     with torch.device("meta") if weights is not None else contextlib.nullcontext():
@@ -212,10 +213,6 @@ def _names(config_class: type[PreTrainedConfig]) -> list[str]:
     return [field.name for field in dataclasses.fields(config_class)]
 
 
-def _generation_config(model: PreTrainedModel) -> Any:
-    return getattr(model, "generation_config", None)
-
-
 # ------------------------------------------------------------------------------------------------------------- tensors
 
 
@@ -279,6 +276,6 @@ def _fill(
         state = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
     model.load_state_dict(state, strict=True, assign=True)  # assigned, so that each tensor keeps its dtype
     model.tie_weights(recompute_mapping=False)
-    if _generation_config(model) is not None and _generation_config(like) is not None:
+    if None not in [getattr(each, "generation_config", None) for each in (model, like)]:
         model.generation_config = copy.deepcopy(like.generation_config)
     return model.to(like.device).train(like.training) if copied else model

@@ -251,8 +251,9 @@ def _per_row(labels: Tensor, rows: int, *, name: str) -> Tensor:
     return labels
 
 
-def relation_loss(logits: Tensor, labels: Tensor, *, num_items: int | Tensor | None, name: str = "labels") -> Tensor:
+def relation_loss(logits: Tensor, labels: Tensor, *, num_items: int | Tensor | None) -> Tensor:
     """Cross-entropy of the sentence relation: logits [B, 2], labels [B] or [B, 1]."""
+    name = "next_sentence_label"
     labels = _per_row(labels, len(logits), name=name)
     return cross_entropy(logits, labels, num_items=num_items, name=name, field="number of sentence relations")
 

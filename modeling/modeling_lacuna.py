@@ -783,9 +783,7 @@ class LacunaForPreTraining(LacunaLanguageModel):
 
         nsp_loss = None
         if next_sentence_label is not None:
-            nsp_loss = relation_loss(
-                relation_logits, next_sentence_label, num_items=num_pairs_in_batch, name="next_sentence_label"
-            )
+            nsp_loss = relation_loss(relation_logits, next_sentence_label, num_items=num_pairs_in_batch)
             if labels is not None and num_items_in_batch is not None and num_pairs_in_batch is None:
                 nsp_loss = nsp_loss * (labels != IGNORED).sum() / num_items_in_batch
         losses = [loss for loss in (mlm_loss, nsp_loss) if loss is not None]

@@ -13,7 +13,7 @@ model: python recipes/predict.py --model runs/onnx --input new.csv --output answ
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -70,14 +70,13 @@ def score(predictor: Predictor) -> tuple[str, float]:
         problems = [read_problem(row, columns) for row in rows]
         numbers = read_labels(problems, reading=find_reading(problems))
         return "accuracy", fmean(row["prediction_number"] == one for row, one in zip(found, numbers, strict=True))
-    names = [name for _, name in sorted(predictor.model.config.id2label.items())]  # in the order of the outputs
-    return "accuracy", fmean(_right(rows, found, label, settings, names))
+    return "accuracy", fmean(_right(predictor, rows, found, label))
 
 
-def _right(
-    rows: Sequence[Row], found: Sequence[Any], label: str, settings: Mapping[str, Any], names: Sequence[str]
-) -> Iterator[bool]:
+def _right(predictor: Predictor, rows: Sequence[Row], found: Sequence[Any], label: str) -> Iterator[bool]:
     """Whether each row, or each of its tokens, is answered rightly; labels may stand there by their numbers."""
+    settings, by_number = predictor.settings, sorted(predictor.model.config.id2label.items())
+    names = [name for _, name in by_number]
     numbered = (
         {} if any(name.isdecimal() for name in names) else {str(place): name for place, name in enumerate(names)}
     )

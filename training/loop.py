@@ -305,9 +305,8 @@ def _memory_errors(run: Run) -> Iterator[None]:
         if not run.progress.step and run.accelerator.is_main_process:  # nothing that the next command should find
             for name in ("run.json", "metrics.jsonl"):
                 Path(run.arguments.output_dir, name).unlink(missing_ok=True)
-        if run.bare.training:
-            rows, lower = run.stages[run.progress.stage].micro_batch_size, "--micro_batch_size (steps stay the same)"
-        else:
+        rows, lower = run.stages[run.progress.stage].micro_batch_size, "--micro_batch_size (steps stay the same)"
+        if not run.bare.training:
             rows, lower = run.arguments.eval_batch_size, "--eval_batch_size"
         size = float(refused[1]) / {"bytes": 2**30, "KiB": 2**20, "MiB": 2**10, "GiB": 1}[refused[2]]
         raise InputError(

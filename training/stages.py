@@ -118,9 +118,9 @@ def epochs_per_step(stages: Sequence[Stage]) -> float:
 
 def tokens_per_step(stages: Sequence[Stage]) -> float:
     """Tokens in one step without padding, a mean over the run, from some of the rows; --max_tokens uses it."""
-    return mean_over_run([stage.batch_size * _mean_length(stage.work) for stage in stages], stages)
 
+    def mean_length(work: Work) -> float:
+        rows = range(0, work.num_examples, max(1, work.num_examples // _SAMPLED_ROWS))
+        return sum(work.count_tokens(work.collate([work.example(row, row)])) for row in rows) / len(rows)
 
-def _mean_length(work: Work) -> float:
-    rows = range(0, work.num_examples, max(1, work.num_examples // _SAMPLED_ROWS))
-    return sum(work.count_tokens(work.collate([work.example(row, row)])) for row in rows) / len(rows)
+    return mean_over_run([stage.batch_size * mean_length(stage.work) for stage in stages], stages)

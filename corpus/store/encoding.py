@@ -171,13 +171,6 @@ def cut_sections(data: bytes) -> Iterator[str]:
     yield data[start:].decode()
 
 
-def _sections(data: bytes, language: str) -> Iterator[tuple[str, list[str]]]:
-    """The sections of a document, each with its sentences."""
-    for section in cut_sections(data):
-        found = split_sentences(section, language=language)
-        yield section, [each[at : at + MAX_SENTENCE] for each in found for at in range(0, len(each), MAX_SENTENCE)]
-
-
 class SentenceEncoder:
     """Encodes lists of sentences with a tokenizer, as its `to_str` gives it; special tokens in them are text."""
 
@@ -206,20 +199,22 @@ class SentenceEncoder:
     def documents(self, texts: list[bytes], language: str) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
         """Some sentences at a time: the number of the document of each, their ids, and how many ids each has.
 
-        The ids of a document are those of its whole text (of one beyond 2 SECTION_BYTES, of its sections). A token
-        that reaches over the end of a sentence, as full stop and line end do for Qwen, is of the first one.
+        The ids are those of the whole text, or of each section of a large one. A token that reaches over the end of a
+        sentence, as full stop and line end do for Qwen, is of the first one.
         """
         owners: list[int] = []
         sentences: list[str] = []
         size = 0
         for number, data in enumerate(texts):
-            for section, found in _sections(data, language):
+            for section in cut_sections(data):
+                whole = split_sentences(section, language=language)
+                found = [each[at : at + MAX_SENTENCE] for each in whole for at in range(0, len(each), MAX_SENTENCE)]
                 if not self.by_sentence:
-                    whole = self.backend.encode(section, add_special_tokens=False)
-                    starts = np.array(whole.offsets, dtype=np.int64).reshape(-1, 2)[:, 0]
+                    encoded = self.backend.encode(section, add_special_tokens=False)
+                    starts = np.array(encoded.offsets, dtype=np.int64).reshape(-1, 2)[:, 0]
                     firsts = np.searchsorted(starts, np.cumsum([0, *map(len, found)])[:-1])
                     lengths = np.diff(firsts, append=len(starts))
-                    yield [number] * len(found), np.array(whole.ids, dtype=self.dtype), lengths
+                    yield [number] * len(found), np.array(encoded.ids, dtype=self.dtype), lengths
                     continue
                 owners += [number] * len(found)
                 sentences += found

@@ -49,9 +49,8 @@ def vectorizer(texts: Iterable[str], **words: Any) -> Any:
 class Words:
     """A linear model of TF-IDF of texts, or of pairs of texts; one of labels can be kept in a file.
 
-    The file has a hash in place of each word, since the words may be somebody's. Of each of `parts`, the kinds of
-    features of each text: options of `CountVectorizer`, hashes in order, int32 [features], and inverse document
-    frequencies, float64 [features]; of all of them coefficients [labels, features] and intercepts [labels].
+    It has hashes in place of words, which may be somebody's. `parts`, the kinds of features of each text, have options
+    of `HashingVectorizer`, its hashes in order and inverse document frequencies, [features] each.
     """
 
     def __init__(self, parts: list[dict[str, Any]], model: Any) -> None:
@@ -59,8 +58,7 @@ class Words:
 
     @classmethod
     def fit(cls, problem_type: str, train: Sequence[tuple[str, ...]], targets: Any) -> "Words | None":
-        """Learn the targets of texts, or pairs of texts; problem types are those of transformers. None where a text
-        has no words."""
+        """Learn targets of texts or pairs, for a problem type of transformers. None: there are no words."""
         parts, matrices = [], []
         for texts in zip(*train, strict=True):
             for _, kind in vectorizer(chain.from_iterable(train)).transformer_list:
@@ -68,7 +66,8 @@ class Words:
                     kind.fit(texts)
                 except ValueError:  # an empty vocabulary
                     return None
-                hashes = np.array([_hash(term) for term in kind.get_feature_names_out()])
+                terms = kind.get_feature_names_out()
+                hashes = np.array([abs(murmurhash3_32(term.encode())) % _HASHES for term in terms])
                 order = np.argsort(hashes, kind="stable")
                 how = {"analyzer": kind.analyzer, "ngram_range": kind.ngram_range}
                 parts.append({"how": how, "hashes": hashes[order], "idf": kind.idf_[order]})
@@ -125,11 +124,6 @@ class Words:
             raise InputError(
                 f"{path} is not what fine-tuning writes ({error}): remove it, or add --without_words"
             ) from None
-
-
-def _hash(term: str) -> int:
-    """The column of a word for `HashingVectorizer`."""
-    return abs(murmurhash3_32(term.encode(), seed=0)) % _HASHES
 
 
 def tag_words(sentences: Sentences, tags: Sequence[Sequence[int]], held_out: Sentences) -> list[list[int]]:

@@ -56,9 +56,6 @@ def test_a_prompt_that_cannot_be_asked_is_told_before_training(content, message,
     long = {"sentence_good": "The cats sit. " * 500, "sentence_bad": "No."}
     with pytest.raises(InputError, match="is too long for the model"):
         Probe(ProbeArguments(probe=["a"]), rows=[(long, "a/b.jsonl", 1)], tokenizer=tokenizer, model=model)
-    training = model.training  # what it was before pairs that are too long
-    Probe(ProbeArguments(probe=["a"]), rows=ROWS, tokenizer=tokenizer, model=model)
-    assert model.training == training
     (tmp_path / "prompts.txt").write_text(content)
     arguments = ProbeArguments(probe_prompts=str(tmp_path / "prompts.txt"))
     with pytest.raises(InputError, match=message):
