@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -103,7 +103,7 @@ class Words:
         kept = {f"{name}_{number}": part[name] for number, part in enumerate(self.parts) for name in ("hashes", "idf")}
         kept |= {"coefficients": self.model.coef_.astype(np.float16, order="C"), "intercepts": self.model.intercept_}
         kept["labels"] = self.model.classes_.astype(np.int32)
-        save_file(kept, path, metadata={"parts": json.dumps([part["how"] for part in self.parts])})
+        path.write_bytes(save(kept, metadata={"parts": json.dumps([part["how"] for part in self.parts])}))
 
     @classmethod
     def load(cls, path: Path) -> "Words":

@@ -239,12 +239,12 @@ def test_it_fine_tunes_measures_and_reports(stand_ins: Path, tmp_path: Path) -> 
 
 
 def test_labels_of_ones_own(tmp_path: Path) -> None:
-    for count in (5000, 5001):
+    for count in (10000, 10001):
         lines = "".join(json.dumps({"text": str(number), "label": number % 2}) + "\n" for number in range(count))
         (tmp_path / f"of-{count}.jsonl").write_text(lines)
-    files = [str(tmp_path / name) for name in ("of-{seed}.jsonl", "of-5001.jsonl")]
-    few, many = transfer.own_tasks(files, "held_out.jsonl", seeds=[5000, 7]).values()
-    assert (few.what, few.recipe, few.metric) == ("5,000 labels", "classification", "accuracy")
+    files = [str(tmp_path / name) for name in ("of-{seed}.jsonl", "of-10001.jsonl")]
+    few, many = transfer.own_tasks(files, "held_out.jsonl", seeds=[10000, 7]).values()
+    assert (few.what, few.recipe, few.metric) == ("10,000 labels", "classification", "accuracy")
     assert few.files == (files[0], "held_out.jsonl")
     assert (few.options, many.options) == (transfer.BLEND, {})
     for words, why in (([], "no file ''"), (["--eval_file", "no.csv"], "no file 'no.csv'")):
@@ -262,7 +262,7 @@ def test_words_of_several_draws_are_a_mean(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(
     ("task", "rows", "blends"),
-    [(Classification, 5000, True), (Classification, 5001, False), (TokenClassification, 5000, True),
+    [(Classification, 10_000, True), (Classification, 10_001, False), (TokenClassification, 5000, True),
      (TokenClassification, 5001, False), (QuestionAnswering, 1, False)],
 )  # fmt: skip
 def test_few_rows_are_learned_as_the_recipes_learn_them(task, rows, blends) -> None:

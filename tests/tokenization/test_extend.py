@@ -151,7 +151,7 @@ def test_what_cannot_be_extended_is_an_error(old: PreTrainedTokenizerFast) -> No
     with pytest.raises(InputError, match="'the' could be a word"):
         extend_tokenizer(tokenizer=old, documents=[GERMAN], vocab_size=330, extra_special_tokens=["the"])
     for option in ("min_frequency", "pad_to_multiple_of"):
-        with pytest.raises(InputError, match=f"--{option} 0"):
+        with pytest.raises(InputError, match=f"--{option} must be at least 1, got 0"):
             extend_tokenizer(tokenizer=old, documents=[GERMAN], vocab_size=330, **{option: 0})
     words = Tokenizer(models.WordLevel({"[UNK]": 0, "c": 1}, unk_token="[UNK]"))
     words.decoder = decoders.ByteLevel()
