@@ -63,7 +63,7 @@ class Words:
         for texts in zip(*train, strict=True):
             for _, kind in vectorizer(chain.from_iterable(train)).transformer_list:
                 try:
-                    kind.fit(texts)
+                    matrix = kind.fit_transform(texts)
                 except ValueError:  # an empty vocabulary
                     return None
                 terms = kind.get_feature_names_out()
@@ -71,7 +71,7 @@ class Words:
                 order = np.argsort(hashes, kind="stable")
                 how = {"analyzer": kind.analyzer, "ngram_range": kind.ngram_range}
                 parts.append({"how": how, "hashes": hashes[order], "idf": kind.idf_[order]})
-                matrices.append(kind.transform(texts)[:, order])
+                matrices.append(matrix[:, order])
         model = Ridge() if problem_type == "regression" else _logistic()
         if problem_type == "multi_label_classification":
             model = OneVsRestClassifier(model)
