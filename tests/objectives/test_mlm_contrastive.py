@@ -58,6 +58,13 @@ def test_examples_are_those_of_the_reference(numbered, parts, lengths, seed) -> 
     assert row == work.num_examples
 
 
+def test_padding_is_no_token(numbered, parts) -> None:
+    work = PassagePrediction(**parts(numbered([[3], [9, 4], [20, 20, 20]] * 4)))
+    batch = work.collate([work.example(row, row) for row in range(work.num_examples)])
+    shown = int((batch["input_ids"] != PAD).sum())
+    assert work.count_tokens(batch) == shown < batch["input_ids"].numel()
+
+
 @pytest.fixture(scope="module")
 def batch_and_model(store_of, parts):
     generator = np.random.default_rng(0)

@@ -110,6 +110,14 @@ def test_a_mac_trains_on_its_gpu_unless_processes_would_share_it(mac, monkeypatc
     assert mac["cpu"] is on_cpu and mac["mixed_precision"] == "no"
 
 
+def test_nothing_is_compiled_without_the_headers_of_python(options, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr("lacuna.training.compiling.sysconfig.get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr("lacuna.training.compiling.shutil.which", lambda name: name)
+    assert compiler_of(torch.device("cpu")) is None
+    (tmp_path / "Python.h").touch()
+    assert compiler_of(torch.device("cpu")) is not None
+
+
 def test_nothing_is_compiled_on_a_mac(options) -> None:
     device = torch.device("mps")
     assert compiler_of(device) is None
