@@ -156,11 +156,11 @@ def row_of(name: str, found: Mapping[str, Mapping[int, dict[str, Any]]]) -> dict
     scores = {kind: {seed: result["score"] for seed, result in by.items()} for kind, by in found.items()}
     errors = {kind: next((result.get("error") for result in by.values()), None) for kind, by in found.items()}
     row = {"name": name, "task": task.what, "metric": some.get("metric", task.metric), "held_out": some["held_out"]}
-    row |= {"seeds": len(scores["pretrained"])}
-    for key in ("guess", "words", "skip_gram"):  # which differ where each seed has labels of its own
+    row["seeds"] = len(scores["pretrained"])
+    row |= dict.fromkeys(("guess", "words", "skip_gram", *scores, "with_words", "gained", "share"))  # columns in order
+    for key in ("guess", "words", "skip_gram", "with_words"):  # which differ where each seed has labels of its own
         known = [result[key] for result in found["pretrained"].values() if key in result]
         row[key] = estimate(known) if len({*known}) > 1 else next(iter(known), None)
-    row |= dict.fromkeys(("first_weights", "pretrained", "gained", "share"))  # the order of columns
     row |= {kind: estimate(list(by.values()), error=errors[kind]) for kind, by in scores.items() if by}
     return row | gains(scores["first_weights"], scores["pretrained"], errors=list(errors.values()))
 
@@ -316,8 +316,8 @@ class Benchmark:
         self.work, self.data = Path(options.work_dir), Path(options.data)
         self.work.mkdir(parents=True, exist_ok=True)
         self.models = [Pretrained(name) for name in options.models]
-        novels = [] if options.train_files else sorted((self.data / "novels").glob("*.txt"))
-        self.texts = tuple(map(Path, options.text) if options.text else novels) if find_spec("gensim") else ()
+        texts = options.text or (() if options.train_files else sorted((self.data / "novels").glob("*.txt")))
+        self.texts = tuple(map(Path, texts)) if find_spec("gensim") else ()
         self.parts: list[dict[str, Any]] = []
         try:
             write_parts(self.data, self.work, only=options.only)
@@ -368,8 +368,8 @@ class Benchmark:
         done = run_recipe(f"finetune_{task.recipe}", {"seeds": 1, **LAST, **given, "output_dir": out})
         judged = (out / "predictions.jsonl").read_bytes().count(b"\n")
         shutil.rmtree(out)  # its log stays
-        scores = {f"eval_{task.metric}": "score", f"baseline_{task.metric}": "guess", f"words_{task.metric}": "words"}
-        found = {name: done[key] / task.best for key, name in scores.items() if key in done}
+        parts = {"score": "eval", "guess": "baseline", "words": "words", "with_words": "hybrid"}
+        found = {key: done[name] / task.best for key in parts if (name := f"{parts[key]}_{task.metric}") in done}
         if (name := f"alone_{task.metric}_std") in done:
             found["error"] = done[name] / task.best / math.sqrt(BLEND["seeds"])
         elif task.recipe in {"classification", "question_answering"}:
@@ -428,14 +428,13 @@ def main() -> None:
     for (model, _), row in zip(tasks, at_once(benchmark.row, tasks), strict=True):
         found[model.name] += filter(None, [row])
     report.body |= {"models": found, "mean_share": {name: mean_share(rows) for name, rows in found.items()}}
-    parts = benchmark.parts
-    report.body["core_minutes"] = minutes = round(sum(part["seconds"] for part in parts) / 60)
+    report.body["core_minutes"] = minutes = round(sum(part["seconds"] for part in benchmark.parts) / 60)
     line = (
-        "Scores are from 0 to 1, bits per byte aside. After ± stands the standard error: over --seeds where there are "
-        "several, else over the three runs whose mean of weights it is, neither with that of the held-out rows, which "
-        "are the same for all (0.015 for 872), else that of the held-out rows. The share is (pretrained - first "
-        "weights) / (1 - first weights); in its mean, tasks without an error count as exact. "
-        f"{len(parts)} runs took {minutes} core minutes, at {', '.join(sorted({part['commit'] for part in parts}))}."
+        "Scores are from 0 to 1, bits per byte aside. After ± stands the standard error: over --seeds, or over the "
+        "three runs whose mean of weights it is, neither with that of the held-out rows, which are the same for all "
+        "(0.015 for 872), else that of the held-out rows. The share is (pretrained - first weights) / (1 - first "
+        f"weights); in its mean, tasks without an error count as exact. {len(benchmark.parts)} runs took {minutes} "
+        f"core minutes, at {', '.join(sorted({part['commit'] for part in benchmark.parts}))}."
     )
     report.body["pretraining"] = stories = {model.name: model.story() for model in benchmark.models}
     lines = [line, "", *side_by_side(found)]

@@ -52,19 +52,20 @@ def test_the_error_of_one_seed_is_that_of_simulated_held_out_rows() -> None:
 
 
 def test_the_table_and_the_number_that_sums_it_up() -> None:
+    beside = {"skip_gram": 0.72, "with_words": 0.74}
     rows = [
         row_of("wnut17", {"first_weights": by_seed(0.1), "pretrained": by_seed(0.28, guess=0.09, words=0.2)}),
-        row_of("sst2_100", {"first_weights": by_seed(0.5, 0.5), "pretrained": by_seed(0.6, 0.7, skip_gram=0.72)}),
+        row_of("sst2_100", {"first_weights": by_seed(0.5, 0.5), "pretrained": by_seed(0.6, 0.7, **beside)}),
         row_of("probe", {"first_weights": by_seed(0.6, error=0.02), "pretrained": by_seed(0.9, error=0.015)}),
         row_of("bits_per_byte", {"first_weights": {}, "pretrained": by_seed(2.5, metric="masked_bits_per_byte")}),
     ]
     assert mean_share(rows) == pytest.approx((0.25, 0.05)), "of 0.2 without an error and 0.3 ± 0.1, without the probe"
     head, _, names, few, probe, bits, total, _ = lines_of(rows)
-    titles = ["task", "metric", "held", "seeds", "guess", "words", "skip", "first", "pretrained", "gained", "share"]
-    assert [title.split()[0] for title in head.strip("| ").split(" | ")] == titles
-    assert "| f1 | 400 | 1 | 0.090 | 0.200 |  | 0.100 | 0.280 | +0.180 | +0.200 |" in names, "F1 of names has no error"
-    assert "| 0.720 | 0.500 ± 0.000 | 0.650 ± 0.050 | +0.150 ± 0.050 | +0.300 ± 0.100 |" in few
-    assert "| 0.600 ± 0.020 | 0.900 ± 0.015 | +0.300 ± 0.025 |" in probe
+    titles = "task metric held seeds guess words skip first pretrained with gained share"
+    assert [title.split()[0] for title in head.strip("| ").split(" | ")] == titles.split()
+    assert "| f1 | 400 | 1 | 0.090 | 0.200 |  | 0.100 | 0.280 |  | +0.180 | +0.200 |" in names, "no error"
+    assert "| 0.720 | 0.500 ± 0.000 | 0.650 ± 0.050 | 0.740 | +0.150 ± 0.050 | +0.300 ± 0.100 |" in few
+    assert "| 0.600 ± 0.020 | 0.900 ± 0.015 |  | +0.300 ± 0.025 |" in probe
     assert bits.count("2.500") == 1 and "masked_bits_per_byte" in bits and "±" not in bits
     assert total.endswith("| +0.250 ± 0.050 |") and mean_share(rows[3:]) is None
     assert "skip gram" not in lines_of(rows[:1])[0], "a column that nothing is in"
@@ -212,6 +213,7 @@ def test_it_fine_tunes_measures_and_reports(stand_ins: Path, tmp_path: Path) -> 
     assert [row["name"] for row in rows] == only
     few, probe, bits = rows
     assert few["held_out"] == 32 and 0 <= few["guess"] <= 1 and few["words"] == 1
+    assert 0.5 < few["with_words"] <= 1
     runs = [json.loads(path.read_text())["result"] for path in (tmp_path / "work" / "parts").glob("sst2_100-*seed0-*")]
     assert [few["first_weights"][1]] == [run["error"] for run in runs], "the error over the three runs"
     assert few["gained"][1] == pytest.approx(math.hypot(few["first_weights"][1], few["pretrained"][1]))
