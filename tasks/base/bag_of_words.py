@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
+from scipy.optimize import minimize
 from scipy.sparse import csr_matrix, hstack
+from scipy.special import log_softmax
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
@@ -50,11 +52,13 @@ class Words:
     """A linear model of TF-IDF of texts, or of pairs of texts; one of labels can be kept in a file.
 
     It has hashes in place of words, which may be somebody's. `parts`, the kinds of features of each text, have options
-    of `HashingVectorizer`, its hashes in order and inverse document frequencies, [features] each.
+    of `HashingVectorizer`, its hashes in order and inverse document frequencies, [features] each. `weights` [2] are
+    those of a language model and of these words, where both answer together.
     """
 
-    def __init__(self, parts: list[dict[str, Any]], model: Any) -> None:
+    def __init__(self, parts: list[dict[str, Any]], model: Any, *, weights: np.ndarray | None = None) -> None:
         self.parts, self.model = parts, model
+        self.weights = np.ones(2) if weights is None else weights
 
     @classmethod
     def fit(cls, problem_type: str, train: Sequence[tuple[str, ...]], targets: Any) -> "Words | None":
@@ -98,11 +102,30 @@ class Words:
         scores[:, self.model.classes_] = self.model.predict_log_proba(self.features(texts))
         return scores
 
+    def together(self, model: np.ndarray, words: np.ndarray) -> np.ndarray:
+        """The product of two probabilities, each to the power of its weight; all are logarithms [..., labels]."""
+        return np.asarray(log_softmax(np.tensordot(self.weights, [model, words], 1), axis=-1))
+
+    def weigh(self, model: np.ndarray, words: np.ndarray, labels: np.ndarray) -> None:
+        """Take the weights by which the labels [rows] are likeliest; log probabilities are [rows, labels].
+
+        A logarithmic opinion pool (Genest and Zidek, 1986, https://doi.org/10.1214/ss/1177013825), whose probabilities
+        are calibrated on these rows. The prior, one half each, decides where rows are few.
+        """
+        both, rows = np.stack([model, words]), np.arange(len(labels))
+
+        def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
+            scores = log_softmax(np.tensordot(weights, both, 1), axis=1)
+            slope = (np.exp(scores) * both).sum(axis=(1, 2)) - both[:, rows, labels].sum(axis=1)
+            return ((weights - 0.5) ** 2).sum() - scores[rows, labels].sum(), 2 * (weights - 0.5) + slope
+
+        self.weights = minimize(loss, np.full(2, 0.5), jac=True, bounds=[(0, None)] * 2).x
+
     def save(self, path: Path) -> None:
         """Write the file, some 10 bytes for each feature and 2 more for each label of it."""
         kept = {f"{name}_{number}": part[name] for number, part in enumerate(self.parts) for name in ("hashes", "idf")}
         kept |= {"coefficients": self.model.coef_.astype(np.float16, order="C"), "intercepts": self.model.intercept_}
-        kept["labels"] = self.model.classes_.astype(np.int32)
+        kept |= {"labels": self.model.classes_.astype(np.int32), "weights": self.weights}
         path.write_bytes(save(kept, metadata={"parts": json.dumps([part["how"] for part in self.parts])}))
 
     @classmethod
@@ -119,7 +142,7 @@ class Words:
                 | {name: kept[f"{name}_{number}"] for name in ("hashes", "idf")}
                 for number, how in enumerate(json.loads(about["parts"]))
             ]
-            return cls(parts, model)
+            return cls(parts, model, weights=kept.get("weights"))
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise InputError(
                 f"{path} is not what fine-tuning writes ({error}): remove it, or add --without_words"

@@ -221,12 +221,21 @@ class Classification(Task):
         return self.head.metrics(guesses, self._eval_targets)
 
     def with_words(self) -> dict[str, float]:
-        """By the product of both probabilities; the model and the words are wrong in different places."""
+        """By the product of both probabilities; the model and the words are wrong in different places.
+
+        Each half of the held-out rows is judged by the weights that suit the other one; those of all are kept.
+        """
         if not self.bag_of_words or self._words is None or "log_probabilities" not in self.records[0]:
             return {}
-        scores = self._words.log_probabilities(self._eval_texts, num_labels=len(self.label_names))
-        scores += np.stack([record["log_probabilities"] for record in self.records])
-        return self.head.metrics(scores.argmax(axis=1).tolist(), self._eval_targets)
+        model = np.stack([record["log_probabilities"] for record in self.records])
+        words = self._words.log_probabilities(self._eval_texts, num_labels=len(self.label_names))
+        labels, guesses = np.array(self._eval_targets), np.zeros(len(model), int)
+        even = np.arange(len(model)) % 2 == 0
+        for half in (even, ~even):
+            self._words.weigh(model[~half], words[~half], labels[~half])
+            guesses[half] = self._words.together(model[half], words[half]).argmax(axis=1)
+        self._words.weigh(model, words, labels)
+        return self.head.metrics(guesses.tolist(), self._eval_targets)
 
     def keep(self, results: Mapping[str, float], folder: Path) -> list[str]:
         """The bag of words, where the model is better with it on the held-out rows than alone."""
@@ -324,17 +333,16 @@ class ClassificationPredictor(PipelinePredictor):
         if self.words is not None:
             texts = [(each,) if isinstance(each, str) else tuple(each.values()) for each in given]
             scores = self.words.log_probabilities(texts, num_labels=self.model.config.num_labels)
-            self._of_words = iter(np.exp(scores).tolist())
+            self._of_words = iter(scores)
         return super().answer(given)
 
     def readable(self, given: Any, found: Any) -> dict[str, Any]:
         scores = {each["label"]: each["score"] for each in found}
         if self.words is not None:
-            named = sorted(self.model.config.id2label.items())
-            products = {
-                name: scores[name] * share for (_, name), share in zip(named, next(self._of_words), strict=True)
-            }
-            scores = {name: product / max(sum(products.values()), 1e-30) for name, product in products.items()}
+            names = [name for _, name in sorted(self.model.config.id2label.items())]
+            alone = np.log([max(scores[name], 1e-30) for name in names])
+            both = np.exp(self.words.together(alone, next(self._of_words)))
+            scores = dict(zip(names, both.tolist(), strict=True))
         if self.problem == NUMBER:
             numbers = {name: round(score, 6) for name, score in scores.items()}
             return {"prediction": next(iter(numbers.values())) if len(numbers) == 1 else numbers}

@@ -91,6 +91,7 @@ def test_the_bag_of_words_beside_a_model_answers_with_it(folder_of, typed, tmp_p
     texts = [(text,) for text in TEXTS]
     words = Words.fit("single_label_classification", texts, [number % 2 * 2 for number in range(len(TEXTS))])
     assert words is not None
+    words.weights = np.array([0.5, 2.0])
     words.save(folder / WORDS)
     source, answers = write_rows(tmp_path / "new.csv", [{"text": text} for text in TEXTS]), {}
     for name, more in (("both", ()), ("alone", ("--without_words",))):
@@ -103,7 +104,8 @@ def test_the_bag_of_words_beside_a_model_answers_with_it(folder_of, typed, tmp_p
     ):
         chances = logits(folder, CLASSES, row["text"]).softmax(-1)
         assert alone["prediction"] == NAMED["id2label"][int(chances.argmax())]
-        product = chances.detach().numpy() * share / (chances.detach().numpy() * share).sum()
+        product = chances.detach().numpy() ** 0.5 * share**2
+        product /= product.sum()
         assert row["prediction"] == NAMED["id2label"][int(product.argmax())]
         assert row["probability"] == pytest.approx(float(product.max()), abs=1e-3)
     assert {row["prediction"] for row in answers["both"]} == {"bad", "odd"}  # no row has the other label

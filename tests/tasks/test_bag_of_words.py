@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors import safe_open
+from scipy.optimize import minimize
 from scipy.sparse import hstack
+from scipy.special import log_softmax
 
 from lacuna.common.errors import InputError
 from lacuna.tasks.base import bag_of_words
@@ -141,26 +143,56 @@ def test_tasks_have_the_metrics_of_words_alone(tokenizer, monkeypatch: pytest.Mo
     assert large.bag_of_words == {} and "no bag of words beside it: more than 10 training rows" in large.notes
 
 
-def test_the_model_and_the_words_together_are_the_product_of_both(tokenizer, tmp_path: Path) -> None:
-    work = Classification(
-        ClassificationArguments(), train_rows=ROWS, eval_rows=ROWS[:4], tokenizer=tokenizer, config=None
-    )
+def test_the_model_and_the_words_answer_together(tokenizer, tmp_path: Path) -> None:
+    work = Classification(ClassificationArguments(), train_rows=ROWS, eval_rows=ROWS[:4], tokenizer=tokenizer)
     words: Any = Words.fit(SINGLE, [(row["text"],) for row in ROWS], [row["label"] for row in ROWS])
     of_words = words.log_probabilities([(row["text"],) for row in ROWS[:4]], num_labels=2)
     assert work.bag_of_words["accuracy"] == 1.0
-    for weight, right in ((2.0, 2), (0.5, 4)):  # the model says the opposite, surer or less sure than the words
-        of_model = -weight * of_words
-        work.records = [{"log_probabilities": each, "row": row} for row, each in enumerate(of_model)]
-        both = work.with_words()
-        assert both["accuracy"] == ((of_words + of_model).argmax(axis=1) == [0, 1, 0, 1]).mean() == right // 4
+    for weight in (2.0, 0.5):  # the model says the opposite, surer or less sure than the words
+        work.records = [{"log_probabilities": each, "row": row} for row, each in enumerate(-weight * of_words)]
+        assert work.with_words()["accuracy"] == 1, "the held-out rows tell whom to trust"
         for alone in (0.0, 1.0):  # kept where it is better than the model alone
-            results = {"eval_accuracy": alone, "hybrid_accuracy": both["accuracy"]}
-            kept = both["accuracy"] > alone
-            assert work.keep(results, tmp_path) == ["bag_of_words.safetensors"] * kept
-            assert work.settings()["words"] == kept
-    again = Words.load(tmp_path / "bag_of_words.safetensors")
-    expected = words.log_probabilities([("quick",)], num_labels=2)
-    np.testing.assert_allclose(again.log_probabilities([("quick",)], num_labels=2), expected, atol=0.01)
+            results = {"eval_accuracy": alone, "hybrid_accuracy": 1.0}
+            assert work.keep(results, tmp_path) == ["bag_of_words.safetensors"] * (alone < 1)
+            assert work.settings()["words"] == (alone < 1)
+    again, given = Words.load(tmp_path / "bag_of_words.safetensors"), [("quick",)]
+    expected = words.log_probabilities(given, num_labels=2)
+    np.testing.assert_allclose(again.log_probabilities(given, num_labels=2), expected, atol=0.01)
+    assert again.weights[0] < 0.5 < again.weights[1]
+    ours = again.together(np.log([[0.9, 0.1]]), np.log([[0.4, 0.6]]))
+    powers = 0.9 ** again.weights[0] * 0.4 ** again.weights[1], 0.1 ** again.weights[0] * 0.6 ** again.weights[1]
+    np.testing.assert_allclose(np.exp(ours[0]), np.array(powers) / sum(powers))
+
+
+def test_rows_are_judged_by_the_weights_of_the_others(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Classification(ClassificationArguments(), train_rows=ROWS, eval_rows=ROWS[:4], tokenizer=tokenizer)
+    model = np.log([[0.2, 0.8], [0.3, 0.7], [0.6, 0.4], [0.1, 0.9]])
+    work.records = [{"log_probabilities": each, "row": row} for row, each in enumerate(model)]
+    seen, weigh = [], Words.weigh
+    monkeypatch.setattr(Words, "weigh", lambda self, *given: seen.append(given) or weigh(self, *given))
+    work.with_words()
+    for (given, _, labels), rows in zip(seen, ([1, 3], [0, 2], [0, 1, 2, 3]), strict=True):
+        np.testing.assert_array_equal(given, model[rows])
+        assert labels.tolist() == [[0, 1, 0, 1][row] for row in rows]
+
+
+def test_weights_make_probabilities_calibrated_and_few_rows_hardly_move_them() -> None:
+    chance = np.random.default_rng(0)
+    truth, noise = chance.normal(size=(2, 20_000, 3))
+    labels = np.array([chance.choice(3, p=p) for p in np.exp(log_softmax(truth, axis=1))])
+    sure, useless = log_softmax(4 * truth, axis=1), log_softmax(noise, axis=1)  # four times as sure as it may be
+    words: Any = Words([], None)
+    words.weigh(sure, useless, labels)
+    np.testing.assert_allclose(words.weights, [0.25, 0.0], atol=0.02)
+    words.weigh(sure[:1], useless[:1], labels[:1])
+    assert abs(words.weights - 0.5).max() < 0.6, "a prior"
+    by_hand = minimize(
+        lambda w: -log_softmax(w[0] * sure[:50] + w[1] * useless[:50], axis=1)[range(50), labels[:50]].sum()
+        + ((w - 0.5) ** 2).sum(),
+        [1.0, 1.0], method="Nelder-Mead",
+    ).x  # fmt: skip
+    words.weigh(sure[:50], useless[:50], labels[:50])
+    np.testing.assert_allclose(words.weights, by_hand.clip(0), atol=0.01)
 
 
 def test_tagging_and_questions_have_them_too(tokenizer) -> None:
