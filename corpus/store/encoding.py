@@ -240,11 +240,8 @@ class SentenceEncoder:
     def _by_word(self, sentence: str) -> bytes | None:
         """The ids of a sentence from those of its words; None where only the tokenizer itself knows its words."""
         text = self._normalizer.normalize_str(sentence) if self._normalizer else sentence
-        if self._is_unfit(text):
-            return None
-        words = self._find_words(text)
-        if sum(map(len, words)) != len(text):  # the expression leaves something out
-            return None
+        if self._is_unfit(text) or sum(map(len, words := self._find_words(text))) != len(text):
+            return None  # the latter: the expression leaves something out
         return b"".join(map(self._word_ids, words))
 
     def _encode_word(self, word: str) -> bytes:

@@ -3,7 +3,7 @@
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -20,7 +20,6 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_union
 from sklearn.preprocessing import normalize
-from sklearn.utils import murmurhash3_32
 
 from lacuna.common.errors import InputError
 
@@ -63,32 +62,25 @@ class Words:
     @classmethod
     def fit(cls, problem_type: str, train: Sequence[tuple[str, ...]], targets: Any) -> "Words | None":
         """Learn targets of texts or pairs, for a problem type of transformers. None: there are no words."""
-        parts, matrices = [], []
+        parts, model = [], Ridge() if problem_type == "regression" else _logistic()
         for texts in zip(*train, strict=True):
             for _, kind in vectorizer(chain.from_iterable(train)).transformer_list:
-                try:
-                    matrix = kind.fit_transform(texts)
-                except ValueError:  # an empty vocabulary
-                    return None
-                terms = kind.get_feature_names_out()
-                hashes = np.array([abs(murmurhash3_32(term.encode())) % _HASHES for term in terms])
-                order = np.argsort(hashes, kind="stable")
                 how = {"analyzer": kind.analyzer, "ngram_range": kind.ngram_range}
-                parts.append({"how": how, "hashes": hashes[order], "idf": kind.idf_[order]})
-                matrices.append(matrix[:, order])
-        model = Ridge() if problem_type == "regression" else _logistic()
-        if problem_type == "multi_label_classification":
-            model = OneVsRestClassifier(model)
+                hashes, seen = np.unique(_counts(texts, how).col, return_counts=True)
+                if not len(hashes):
+                    return None
+                parts.append({"how": how, "hashes": hashes, "idf": np.log((1 + len(texts)) / (1 + seen)) + 1})
+        words = cls(parts, OneVsRestClassifier(model) if problem_type == "multi_label_classification" else model)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Label .* is present in all training examples")
-            return cls(parts, model.fit(hstack(matrices, format="csr"), targets))
+            words.model.fit(words.features(train), targets)
+        return words
 
     def features(self, texts: Sequence[tuple[str, ...]]) -> Any:
         """TF-IDF, sparse [texts, features]."""
         sides, found = [*zip(*texts, strict=True)], []
         for number, part in enumerate(self.parts):
-            hashed = HashingVectorizer(n_features=_HASHES, alternate_sign=False, norm=None, **part["how"])
-            counts = hashed.transform(sides[number * len(sides) // len(self.parts)]).tocoo()
+            counts = _counts(sides[number * len(sides) // len(self.parts)], part["how"])
             place = np.searchsorted(part["hashes"], counts.col).clip(max=len(part["hashes"]) - 1)
             known = part["hashes"][place] == counts.col
             values = (1 + np.log(counts.data[known])) * part["idf"][place[known]]
@@ -147,6 +139,11 @@ class Words:
             raise InputError(
                 f"{path} is not what fine-tuning writes ({error}): remove it, or add --without_words"
             ) from None
+
+
+def _counts(texts: Sequence[str], how: Mapping[str, Any]) -> Any:
+    """How often each term stands in each text, by the term's hash: sparse [texts, hashes]."""
+    return HashingVectorizer(n_features=_HASHES, alternate_sign=False, norm=None, **how).transform(texts).tocoo()
 
 
 def tag_words(sentences: Sentences, tags: Sequence[Sequence[int]], held_out: Sentences) -> list[list[int]]:

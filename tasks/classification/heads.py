@@ -73,12 +73,8 @@ class _Head:
     def balance(self, targets: Sequence[Any]) -> dict[str, int]:
         return {}
 
-    def bag_of_words(self, texts: Texts, targets: Sequence[Any]) -> Words | None:
-        """A linear model of their words."""
-        return Words.fit(self.problem_type, texts, targets)
-
     def said(self, words: Words, texts: Texts) -> list[Any]:
-        """What it predicts."""
+        """What a linear model of words predicts."""
         return words.model.predict(words.features(texts)).tolist()
 
     def settings(self) -> dict[str, Any]:
@@ -235,9 +231,6 @@ class SeveralLabels(_Head):
         guesses = (common, [int(share.argmax())], list(range(len(self.names))))
         scores = [self.metrics([guess] * len(held_out), held_out) for guess in guesses]
         return {"loss": float(entropy), **{name: max(score[name] for score in scores) for name in scores[0]}}
-
-    def bag_of_words(self, texts: Texts, targets: Sequence[list[int]]) -> Words | None:
-        return Words.fit(self.problem_type, texts, self._multi_hot(targets))
 
     def said(self, words: Words, texts: Texts) -> list[list[int]]:
         found = np.array(super().said(words, texts)).reshape(-1, len(self.names))

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import transformers
 from torch import Tensor, nn
 
 from lacuna.common.errors import InputError, called, progress_bar
-from lacuna.common.loading import file_of, load_model
+from lacuna.common.loading import file_of
 from lacuna.tasks.base.bag_of_words import MOST_TEXTS, WORDS, Words
 from lacuna.tasks.base.columns import only_ones
 from lacuna.tasks.base.features import model_inputs, pad_inputs, records, stacked, tokenize
-from lacuna.tasks.base.models import load_base, resolve_max_length
 from lacuna.tasks.base.report import Shown
 from lacuna.tasks.base.rows import Row, as_rows, gathered, scarce_labels, some_of
 from lacuna.tasks.base.task import Batch, Inputs, Reader, Task
@@ -31,10 +29,9 @@ from lacuna.tasks.classification.reader import (
     ClassificationArguments,
     problem_type_of,
 )
-from lacuna.tasks.predict.predictor import PipelinePredictor
+from lacuna.tasks.predict.predictor import PipelinePredictor, PredictionArguments, predict
 
 MOST_SCORES = 5_000_000  # of held-out rows that are remembered, a label each
-TRUST = 3  # in the bag of words: its probabilities are timid, those of a model that learned few rows bold
 HEADS: dict[str, Callable[..., Head]] = {SINGLE: SingleLabel, MULTI: SeveralLabels, NUMBER: Number}
 
 _SPOKEN = {SINGLE: "one label a row", MULTI: "several labels a row", NUMBER: "a number a row"}
@@ -117,14 +114,13 @@ class Classification(Task):
         texts = dict.fromkeys(tuple(row.text(name, option=None) for name in columns) for row in self._unlabelled)
         if not (more := [text for text in texts if text not in seen]):
             raise InputError("--unlabelled_file has no text that is not among the labelled rows: name another file")
-        known: dict[str, Any] = {"labelled": self._train_texts, "targets": self._train_targets}
-        labels = label_texts(more, teacher=str(self.options.teacher), label_names=self.label_names, **known)
-        self._more = dict(zip(more, labels.tolist(), strict=True))
+        labels = label_texts(more, teacher=str(self.options.teacher), label_names=self.label_names)
+        self._more = dict(zip(more, labels, strict=True))
         digest = hashlib.sha256(json.dumps([*self._more.items()]).encode()).hexdigest()
         self.pseudo_labels = f"{len(more):,} texts, sha256 {digest[:16]}"
         left = len(self._unlabelled) - len(more)
         why = f"; {left:,} left out: they come twice, or are among the labelled rows" if left else ""
-        self.notes.append(f"{len(more):,} texts of --unlabelled_file, labelled by --teacher and the bag of words{why}")
+        self.notes.append(f"{len(more):,} texts of --unlabelled_file, labelled by --teacher{why}")
 
     def head_options(self) -> dict[str, Any]:
         return {**super().head_options(), "problem_type": self.problem_type, "pooling": self.options.pooling}
@@ -214,7 +210,8 @@ class Classification(Task):
         targets = self._train_targets
         if len(set(map(str, targets))) < 2 or len(targets) > MOST_TEXTS:
             return {}
-        if (words := self.head.bag_of_words(self._train_texts, targets)) is None:
+        known = self.head.tensor(targets).numpy()
+        if (words := Words.fit(self.problem_type, self._train_texts, known)) is None:
             return {}
         self._words = words if self.problem_type == SINGLE else None
         guesses: Any = self.head.said(words, self._eval_texts)
@@ -270,40 +267,29 @@ class Classification(Task):
         return [f"{self.label_column}: {shown}", *(f"    {line}" for line in super().show(example))]
 
 
-def label_texts(
-    texts: Texts, *, teacher: str, label_names: Sequence[str], labelled: Texts, targets: Sequence[int]
-) -> np.ndarray:
-    """The label of each text, or pair of texts, as a number: int64 [texts].
+def label_texts(texts: Texts, *, teacher: str, label_names: Sequence[str]) -> list[int]:
+    """The label of each text, or pair of texts, as a number, as `recipes/predict.py` answers with the teacher.
 
-    It is the one of the highest product of two probabilities, of the teacher and, to the power of `TRUST`, of logistic
-    regression on TF-IDF of the `labelled` texts; they are wrong in different places (Blum and Mitchell, 1998,
-    https://doi.org/10.1145/279943.279962). Where there are no words, the teacher decides alone. Raises InputError: the
-    teacher cannot be loaded, or is no classifier with these labels.
+    With the bag of words beside it, where it has one: the two are wrong in different places (Blum and Mitchell, 1998,
+    https://doi.org/10.1145/279943.279962). Raises InputError: the teacher is no classifier with these labels.
     """
+    from lacuna.tasks.predict.inference import open_predictor  # which imports this module
+
     with called({"--model": "--teacher"}):
-        config, tokenizer = load_base(model=teacher)
-        model, report = load_model(teacher, auto_class="AutoModelForSequenceClassification")
-    theirs = [str(name) for _, name in sorted(config.id2label.items())]
-    if sorted(theirs) != sorted(label_names):
+        predictor = open_predictor(PredictionArguments(model=teacher, input="-", output="-"))
+    if not isinstance(predictor, ClassificationPredictor) or predictor.problem != SINGLE:
+        raise InputError(f"--teacher {teacher} does not give one label a text: name a classifier that does")
+    theirs = sorted(map(str, predictor.model.config.id2label.values()))
+    if theirs != sorted(label_names):
         raise InputError(
             f"--teacher {teacher} has the labels {', '.join(theirs)}, and the training rows have "
             f"{', '.join(label_names)}: name a classifier that was fine-tuned on these rows"
         )
-    if report["missing_keys"] or config.problem_type not in (None, "single_label_classification"):
-        raise InputError(f"--teacher {teacher} was not fine-tuned to give one label a text: fine-tune it so first")
-    length = resolve_max_length(asked=None, default=256, config=config, tokenizer=tokenizer)
-    pipeline = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None)
-    order = sorted(range(len(texts)), key=lambda number: -sum(map(len, texts[number])))  # of like length together
-    given = (dict(zip(("text", "text_pair"), texts[number], strict=False)) for number in order)
-    found = pipeline(given, batch_size=32, truncation=True, max_length=length, function_to_apply="softmax")
-    scores = np.empty((len(texts), len(label_names)))
-    answers = zip(order, found, strict=True)
-    for number, answer in progress_bar(answers, doing="labels of --teacher", unit="text", total=len(texts)):
-        by_name = {each["label"]: each["score"] for each in answer}
-        scores[number] = np.log([max(by_name[name], 1e-9) for name in label_names])
-    if (words := Words.fit(SINGLE, labelled, targets)) is not None:
-        scores += TRUST * words.log_probabilities(texts, num_labels=len(label_names))
-    return scores.argmax(axis=1)
+    columns = ("text", "text_pair")[: len(texts[0])]
+    predictor.text_column, predictor.pair_column = columns[0], columns[1] if len(columns) > 1 else None
+    found = predict(predictor, (dict(zip(columns, text, strict=True)) for text in texts))
+    answers = progress_bar(found, doing="labels of --teacher", unit="text", total=len(texts))
+    return [label_names.index(answer["prediction"]) for answer in answers]
 
 
 class ClassificationPredictor(PipelinePredictor):
@@ -332,8 +318,7 @@ class ClassificationPredictor(PipelinePredictor):
     def answer(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
         if self.words is not None:
             texts = [(each,) if isinstance(each, str) else tuple(each.values()) for each in given]
-            scores = self.words.log_probabilities(texts, num_labels=self.model.config.num_labels)
-            self._of_words = iter(scores)
+            self._of_words = iter(self.words.log_probabilities(texts, num_labels=self.model.config.num_labels))
         return super().answer(given)
 
     def readable(self, given: Any, found: Any) -> dict[str, Any]:

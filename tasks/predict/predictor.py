@@ -80,7 +80,8 @@ class Predictor:
         self.max_length, self.batch_size = max_length, arguments.batch_size
         self.cut = {"truncation": True, "max_length": max_length}
         self.notes: list[str] = []  # what was guessed, a line each, for people
-        self.text_column, self.pair_column = "", None
+        self.text_column = ""
+        self.pair_column: str | None = None
         self.prepare()
 
     @classmethod

@@ -197,12 +197,9 @@ def answer_tokens(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] 
     `offsets`: int [tokens, 2], characters of each token; those of one character of several bytes all have its own.
     """
     touching = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > start) & (offsets[:, 0] < offsets[:, 1]))
-    if not len(touching):
+    if not len(touching) or offsets[touching[0], 0] > start or offsets[touching[-1], 1] < end:
         return None
-    first, last = int(touching[0]), int(touching[-1])
-    if offsets[first, 0] > start or offsets[last, 1] < end:
-        return None
-    return first, last
+    return int(touching[0]), int(touching[-1])
 
 
 def _shortened(questions: Sequence[str], *, tokenizer: Any, longest: int) -> list[str]:

@@ -1,6 +1,7 @@
 """Texts without labels, labelled by a classifier and the bag of words, from which another classifier learns."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from transformers import (
 
 from lacuna.common.errors import InputError
 from lacuna.recipes import finetune_classification
+from lacuna.tasks.base.bag_of_words import WORDS, Words
 from lacuna.tasks.base.models import load_base
-from lacuna.tasks.classification.reader import ClassificationArguments
+from lacuna.tasks.classification.reader import SINGLE, ClassificationArguments
 from lacuna.tasks.classification.task import Classification, label_texts
 
 SMALL = {"vocab_size": 320, "max_position_embeddings": 128, "hidden_size": 32, "num_hidden_layers": 1}
@@ -48,6 +50,10 @@ def folder(tmp_path_factory, tokenizer) -> Path:
     teacher.save_pretrained(home / "teacher")
     for name in ("model", "teacher"):
         tokenizer.save_pretrained(home / name)
+    words: Any = Words.fit(SINGLE, [(row["text"],) for row in FEW[:18]], [row["label"] == "-" for row in FEW[:18]])
+    words.weights = np.array([1.0, 3.0])
+    words.save(home / "teacher" / WORDS)
+    (home / "teacher" / "task.json").write_text(json.dumps({"name": "classification", "words": True}))
     for name, rows in {"few": FEW[:18], "held": FEW[18:], "more": MORE}.items():
         (home / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return home
@@ -77,19 +83,17 @@ def by_hand(folder: Path, tokenizer) -> list[int]:
     return labels
 
 
-def test_a_label_is_that_of_the_highest_product_of_both_probabilities(folder, tokenizer):
+def test_a_label_is_that_of_the_highest_product_of_both_probabilities(folder, tokenizer, tmp_path):
     _, reading = load_base(model=str(folder / "teacher"))  # as texts are read for tasks
-    texts, labelled = [(row["text"],) for row in MORE], [(row["text"],) for row in FEW[:18]]
-    options = {"labelled": labelled, "targets": [int(row["label"] == "-") for row in FEW[:18]]}
-    found = label_texts(texts, teacher=str(folder / "teacher"), label_names=["+", "-"], **options)
-    assert found.tolist() == by_hand(folder, reading)
-    # The order of the labels is that of the rows, not of the teacher; a label without a row is never that of words.
-    options["targets"] = [1 - target for target in options["targets"]]
-    other = label_texts(texts, teacher=str(folder / "teacher"), label_names=["-", "+"], **options)
-    assert (other == 1 - found).all()
-    none = {"labelled": [("...",)] * 18, "targets": options["targets"]}  # no words: the teacher alone
-    alone = label_texts(texts, teacher=str(folder / "teacher"), label_names=["-", "+"], **none)
-    assert not np.array_equal(alone, other)
+    texts = [(row["text"],) for row in MORE]
+    found = label_texts(texts, teacher=str(folder / "teacher"), label_names=["+", "-"])
+    assert found == by_hand(folder, reading)
+    # The order of the labels is that of the rows, not of the teacher.
+    other = label_texts(texts, teacher=str(folder / "teacher"), label_names=["-", "+"])
+    assert other == [1 - label for label in found]
+    shutil.copytree(folder / "teacher", tmp_path / "alone")
+    (tmp_path / "alone" / "task.json").unlink()  # a classifier of others
+    assert label_texts(texts, teacher=str(tmp_path / "alone"), label_names=["+", "-"]) != found
 
 
 def test_a_text_is_learned_with_its_own_label(folder, tokenizer):
@@ -180,7 +184,11 @@ def test_a_teacher_that_gives_several_labels_and_half_a_character_are_refused(fo
     several.save_pretrained(tmp_path / "several")
     AutoTokenizer.from_pretrained(folder / "teacher").save_pretrained(tmp_path / "several")
     options = options_of(folder, tmp_path / "out", "--unlabelled_file", folder / "more.jsonl", "--teacher")
-    with pytest.raises(InputError, match="several was not fine-tuned to give one label a text"):
+    with pytest.raises(InputError, match="several does not give one label a text"):
+        finetune_classification.main([*options, str(tmp_path / "several")])
+    several.config.problem_type, several.config.id2label = None, {0: "yes", 1: "no"}
+    several.save_pretrained(tmp_path / "several")
+    with pytest.raises(InputError, match=r"several has the labels no, yes, and the training rows have \+, -: name"):
         finetune_classification.main([*options, str(tmp_path / "several")])
     (tmp_path / "half.jsonl").write_text('{"text": "\\ud800 alone"}\n')
     options[options.index("--unlabelled_file") + 1] = str(tmp_path / "half.jsonl")
@@ -193,7 +201,7 @@ def test_a_teacher_that_gives_several_labels_and_half_a_character_are_refused(fo
     [
         (["--teacher", "{teacher}"], "--unlabelled_file and --teacher belong together"),
         (["--unlabelled_file", "{more}"], "--unlabelled_file and --teacher belong together"),
-        (["--unlabelled_file", "{more}", "--teacher", "{model}"], "has the labels LABEL_0, LABEL_1, and the training"),
+        (["--unlabelled_file", "{more}", "--teacher", "{model}"], "does not give one label a text: name a class"),
         (["--unlabelled_file", "{held}", "--teacher", "{teacher}"], "no text that is not among the labelled rows"),
         (
             ["--unlabelled_file", "{more}", "--teacher", "{teacher}", "--problem_type", "multi_label_classification"]
