@@ -214,7 +214,7 @@ def fell_short(results: dict[str, float], work: Work) -> list[str]:
         other = results.get(f"{part}_{metric}", math.nan)
         if value <= other if work.greater_is_better else value >= other:
             if hybrid := results.get(f"hybrid_{metric}"):
-                both = "both are better together" if hybrid > other else "use them"
+                both = "both are better together" if hybrid > other else "the model adds nothing to them"
                 return [f"warning: by {metric}, words without a model are as good or better: {both}"]
             few, alone = work.blended_rows > 0, f"alone_{metric}" not in results
             soup = ", take the mean of three runs (--seeds 3 --soup)" if few and alone else ""

@@ -330,6 +330,6 @@ def test_a_model_that_falls_short_is_told_so() -> None:
     assert "a guess without a model" in said(0.3, greater=False)
     assert fell_short({"eval_f1": 0.1}, SimpleNamespace(metric="f1", greater_is_better=True)) == []
     search = {"baseline_mrr": 0.5, "eval_mrr": 0.4}
-    for hybrid, advice in ((0.6, "both are better together"), (0.5, "use them")):
+    for hybrid, advice in ((0.6, "both are better together"), (0.5, "the model adds nothing to them")):
         (line,) = fell_short(search | {"hybrid_mrr": hybrid}, SimpleNamespace(metric="mrr", greater_is_better=True))
         assert line == f"warning: by mrr, words without a model are as good or better: {advice}"
