@@ -127,6 +127,8 @@ CLAIMS: dict[str, list[str]] = {
         "{blimp-tried[rows][1][minutes]} for a tiny one",
     ],
     "docs/pretraining.md": [
+        "Three encoders of {transfer-three-seeds[pretraining][runs/novels_20_minutes][steps]:,} steps, which took 20 "
+        "minutes on a slower machine",
         "in three seeds by {families-tried[rows][6][held-out loss]} nats, and accuracy on 2,000 phrases of SST-2 "
         "higher by {families-tried[rows][6][SST-2, 2,000 phrases]} (",
         "{qwen3-encoder-tried[rows][4][held-out loss]} nats and ahead by "
