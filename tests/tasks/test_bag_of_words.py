@@ -123,6 +123,7 @@ def test_words_that_a_question_and_a_sentence_share() -> None:
     assert words_in_common(question, context, whole=True) == context.split(". ")[1] + "."
     assert words_in_common(question, context, whole=False) == "Alpha Beta, and it"
     assert words_in_common("What?", "What", whole=False) == "What" and words_in_common("?", "", whole=False) == ""
+    assert words_in_common("Who walked?", "Old Tom walked home at night.", whole=False) == "home at night"
 
 
 ROWS = [
