@@ -157,9 +157,7 @@ def character_class(character: str) -> int:
         return UNSPACED
     if category[0] == "N":
         return DIGIT
-    if category == "Me" or OF_SYMBOLS.match(character):
-        return OTHER
-    return LETTER if letter else OTHER
+    return LETTER if letter and category != "Me" and not OF_SYMBOLS.match(character) else OTHER
 
 
 def compression_report(*, tokenizer: PreTrainedTokenizerFast, documents: Iterable[str]) -> dict[str, Any]:

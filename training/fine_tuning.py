@@ -213,7 +213,8 @@ def fell_short(results: dict[str, float], work: Work) -> list[str]:
     for simple, part in (("the bag of words", "words"), ("a guess without a model", "baseline")):
         other = results.get(f"{part}_{metric}", math.nan)
         if value <= other if work.greater_is_better else value >= other:
-            if hybrid := results.get(f"hybrid_{metric}"):
+            words = part == "words" or f"words_{metric}" not in results  # of search the baseline is by words
+            if words and (hybrid := results.get(f"hybrid_{metric}")):
                 both = "both are better together" if hybrid > other else "the model adds nothing to them"
                 return [f"warning: by {metric}, words without a model are as good or better: {both}"]
             few, alone = work.blended_rows > 0, f"alone_{metric}" not in results

@@ -45,9 +45,7 @@ class ClassificationArguments(TaskArguments):
         None, "Texts to learn from too, with the labels of --teacher: as --train_file, or .txt with a text a line."
     )
     teacher: str | None = model_option(
-        None,
-        "Classifier, fine-tuned on these training rows, that labels --unlabelled_file together with their bag of "
-        "words; a folder or Hub id.",
+        None, "Classifier, fine-tuned on these training rows, that labels --unlabelled_file: a folder or Hub id."
     )
     class_weights: Literal["none", "balanced"] = data_option(
         "none", "Loss weights: none, or balanced (rare labels count as much as frequent ones)."

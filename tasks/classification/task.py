@@ -114,13 +114,13 @@ class Classification(Task):
         texts = dict.fromkeys(tuple(row.text(name, option=None) for name in columns) for row in self._unlabelled)
         if not (more := [text for text in texts if text not in seen]):
             raise InputError("--unlabelled_file has no text that is not among the labelled rows: name another file")
-        labels = label_texts(more, teacher=str(self.options.teacher), label_names=self.label_names)
+        labels, how = label_texts(more, teacher=str(self.options.teacher), label_names=self.label_names)
         self._more = dict(zip(more, labels, strict=True))
         digest = hashlib.sha256(json.dumps([*self._more.items()]).encode()).hexdigest()
         self.pseudo_labels = f"{len(more):,} texts, sha256 {digest[:16]}"
         left = len(self._unlabelled) - len(more)
         why = f"; {left:,} left out: they come twice, or are among the labelled rows" if left else ""
-        self.notes.append(f"{len(more):,} texts of --unlabelled_file, labelled by --teacher{why}")
+        self.notes.append(f"{len(more):,} texts of --unlabelled_file, labelled by {how}{why}")
 
     def head_options(self) -> dict[str, Any]:
         return {**super().head_options(), "problem_type": self.problem_type, "pooling": self.options.pooling}
@@ -210,25 +210,24 @@ class Classification(Task):
         targets = self._train_targets
         if len(set(map(str, targets))) < 2 or len(targets) > MOST_TEXTS:
             return {}
-        known = self.head.tensor(targets).numpy()
-        if (words := Words.fit(self.problem_type, self._train_texts, known)) is None:
+        if (words := Words.fit(self.problem_type, self._train_texts, self.head.tensor(targets).numpy())) is None:
             return {}
         self._words = words if self.problem_type == SINGLE else None
         guesses: Any = self.head.said(words, self._eval_texts)
         return self.head.metrics(guesses, self._eval_targets)
 
     def with_words(self) -> dict[str, float]:
-        """By the product of both probabilities; the model and the words are wrong in different places.
+        """By both probabilities with a weight each; the model and the words are wrong in different places.
 
-        Each half of the held-out rows is judged by the weights that suit the other one; those of all are kept.
+        Each half of the held-out rows, drawn, is judged by the weights that suit the other; those of all are kept.
         """
         if not self.bag_of_words or self._words is None or "log_probabilities" not in self.records[0]:
             return {}
         model = np.stack([record["log_probabilities"] for record in self.records])
         words = self._words.log_probabilities(self._eval_texts, num_labels=len(self.label_names))
         labels, guesses = np.array(self._eval_targets), np.zeros(len(model), int)
-        even = np.arange(len(model)) % 2 == 0
-        for half in (even, ~even):
+        first = np.random.default_rng(0).permutation(len(model)) % 2 == 0
+        for half in (first, ~first):
             self._words.weigh(model[~half], words[~half], labels[~half])
             guesses[half] = self._words.together(model[half], words[half]).argmax(axis=1)
         self._words.weigh(model, words, labels)
@@ -267,15 +266,16 @@ class Classification(Task):
         return [f"{self.label_column}: {shown}", *(f"    {line}" for line in super().show(example))]
 
 
-def label_texts(texts: Texts, *, teacher: str, label_names: Sequence[str]) -> list[int]:
-    """The label of each text, or pair of texts, as a number, as `recipes/predict.py` answers with the teacher.
+def label_texts(texts: Texts, *, teacher: str, label_names: Sequence[str]) -> tuple[list[int], str]:
+    """The label of each text, or pair of texts, as a number, as `recipes/predict.py` answers; and by what, in words.
 
-    With the bag of words beside it, where it has one: the two are wrong in different places (Blum and Mitchell, 1998,
+    The teacher and the words that it may have kept are wrong in different places (Blum and Mitchell, 1998,
     https://doi.org/10.1145/279943.279962). Raises InputError: the teacher is no classifier with these labels.
     """
     from lacuna.tasks.predict.inference import open_predictor  # which imports this module
 
-    with called({"--model": "--teacher"}):
+    ours = {", or leave --task out": "", ", or name another task with --task": "", ", or add --without_words": ""}
+    with called({"--model": "--teacher", "name the task with --task": "name a classifier; heads are", **ours}):
         predictor = open_predictor(PredictionArguments(model=teacher, input="-", output="-"))
     if not isinstance(predictor, ClassificationPredictor) or predictor.problem != SINGLE:
         raise InputError(f"--teacher {teacher} does not give one label a text: name a classifier that does")
@@ -289,7 +289,8 @@ def label_texts(texts: Texts, *, teacher: str, label_names: Sequence[str]) -> li
     predictor.text_column, predictor.pair_column = columns[0], columns[1] if len(columns) > 1 else None
     found = predict(predictor, (dict(zip(columns, text, strict=True)) for text in texts))
     answers = progress_bar(found, doing="labels of --teacher", unit="text", total=len(texts))
-    return [label_names.index(answer["prediction"]) for answer in answers]
+    labels = [label_names.index(answer["prediction"]) for answer in answers]
+    return labels, "--teacher" if predictor.words is None else "--teacher and the bag of words beside it"
 
 
 class ClassificationPredictor(PipelinePredictor):
@@ -304,8 +305,7 @@ class ClassificationPredictor(PipelinePredictor):
         config = self.model.config
         guess = NUMBER if config.num_labels == 1 else SINGLE
         # By this the pipeline chooses between softmax, sigmoid and neither.
-        config.problem_type = self.settings.get("problem_type") or config.problem_type or guess
-        self.problem = config.problem_type
+        self.problem = config.problem_type = self.settings.get("problem_type") or config.problem_type or guess
         more = {SINGLE: ("probability",), MULTI: ("probability", "probabilities")}
         self.columns = ("prediction", *more.get(self.problem, ()))
         wanted = self.settings.get("words") and not self.arguments.without_words
@@ -318,6 +318,9 @@ class ClassificationPredictor(PipelinePredictor):
     def answer(self, given: Sequence[Any]) -> Iterator[dict[str, Any]]:
         if self.words is not None:
             texts = [(each,) if isinstance(each, str) else tuple(each.values()) for each in given]
+            if len(texts[0]) != (count := 1 + bool(self.settings.get("text_pair_column"))):
+                what = f"learned from {count} of a row's texts, and are given {len(texts[0])}"
+                raise InputError(f"the words beside --model {what}: see --text_pair_column, or add --without_words")
             self._of_words = iter(self.words.log_probabilities(texts, num_labels=self.model.config.num_labels))
         return super().answer(given)
 
@@ -326,8 +329,7 @@ class ClassificationPredictor(PipelinePredictor):
         if self.words is not None:
             names = [name for _, name in sorted(self.model.config.id2label.items())]
             alone = np.log([max(scores[name], 1e-30) for name in names])
-            both = np.exp(self.words.together(alone, next(self._of_words)))
-            scores = dict(zip(names, both.tolist(), strict=True))
+            scores = dict(zip(names, np.exp(self.words.together(alone, next(self._of_words))).tolist(), strict=True))
         if self.problem == NUMBER:
             numbers = {name: round(score, 6) for name, score in scores.items()}
             return {"prediction": next(iter(numbers.values())) if len(numbers) == 1 else numbers}

@@ -109,8 +109,18 @@ def test_the_bag_of_words_beside_a_model_answers_with_it(folder_of, typed, tmp_p
         assert row["prediction"] == NAMED["id2label"][int(product.argmax())]
         assert row["probability"] == pytest.approx(float(product.max()), abs=1e-3)
     assert {row["prediction"] for row in answers["both"]} == {"bad", "odd"}  # no row has the other label
+    pairs = write_rows(tmp_path / "pairs.csv", [{"text": text, "text_pair": "odd"} for text in TEXTS])
+    asked = ("--input", pairs, "--output", tmp_path / "x.csv", "--text_pair_column", "text_pair")
+    code, _, why = typed("predict", "--model", folder, *asked)
+    assert code == 2 and "learned from 1 of a row's texts, and are given 2: see --text_pair_column" in why
+    assert typed("predict", "--model", folder, *asked, "--without_words")[0] == 0
+    for weights in ([1.0, 1.0, 1.0], [np.nan, 1.0]):
+        words.weights = np.array(weights)
+        words.save(folder / WORDS)
+        code, _, why = typed("predict", "--model", folder, "--input", source, "--output", tmp_path / "y.csv")
+        assert code == 2 and "is not what fine-tuning writes" in why
     (folder / WORDS).write_bytes(b"{}")
-    code, _, why = typed("predict", "--model", folder, "--input", source, "--output", tmp_path / "x.csv")
+    code, _, why = typed("predict", "--model", folder, "--input", source, "--output", tmp_path / "z.csv")
     assert code == 2 and "is not what fine-tuning writes" in why
 
 

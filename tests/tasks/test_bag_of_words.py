@@ -166,15 +166,26 @@ def test_the_model_and_the_words_answer_together(tokenizer, tmp_path: Path) -> N
 
 
 def test_rows_are_judged_by_the_weights_of_the_others(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    work = Classification(ClassificationArguments(), train_rows=ROWS, eval_rows=ROWS[:4], tokenizer=tokenizer)
-    model = np.log([[0.2, 0.8], [0.3, 0.7], [0.6, 0.4], [0.1, 0.9]])
+    held_out = [{"text": f"number {i}", "label": i % 2} for i in range(20)]
+    work = Classification(ClassificationArguments(), train_rows=ROWS, eval_rows=held_out, tokenizer=tokenizer)
+    model = log_softmax(np.random.default_rng(1).normal(size=(20, 2)), axis=1)
     work.records = [{"log_probabilities": each, "row": row} for row, each in enumerate(model)]
-    seen, weigh = [], Words.weigh
-    monkeypatch.setattr(Words, "weigh", lambda self, *given: seen.append(given) or weigh(self, *given))
-    work.with_words()
-    for (given, _, labels), rows in zip(seen, ([1, 3], [0, 2], [0, 1, 2, 3]), strict=True):
-        np.testing.assert_array_equal(given, model[rows])
-        assert labels.tolist() == [[0, 1, 0, 1][row] for row in rows]
+    fitted: list[list[int]] = []
+
+    def weigh(self: Words, given: np.ndarray, of_words: np.ndarray, labels: np.ndarray) -> None:
+        rows = [int(np.flatnonzero((model == each).all(axis=1))[0]) for each in given]
+        assert labels.tolist() == [row % 2 for row in rows] and len(of_words) == len(rows)
+        fitted.append(rows)
+        self.weights = np.array([1.0, 0.0]) * (-1 if len(fitted) == 2 else 1)  # the second half says the opposite
+
+    monkeypatch.setattr(Words, "weigh", weigh)
+    found = work.with_words()["accuracy"]
+    first, second, every = fitted
+    assert sorted(first + second) == every == list(range(20)) and len(first) == len(second) == 10
+    assert {row % 2 for row in first} == {row % 2 for row in second} == {0, 1}, "rows in turn are not taken apart"
+    guesses = model.argmax(axis=1)
+    guesses[first] = 1 - guesses[first]  # those that were not in the second half
+    assert found == (guesses == np.arange(20) % 2).mean() != (model.argmax(axis=1) == np.arange(20) % 2).mean()
 
 
 def test_weights_make_probabilities_calibrated_and_few_rows_hardly_move_them() -> None:

@@ -86,14 +86,22 @@ def by_hand(folder: Path, tokenizer) -> list[int]:
 def test_a_label_is_that_of_the_highest_product_of_both_probabilities(folder, tokenizer, tmp_path):
     _, reading = load_base(model=str(folder / "teacher"))  # as texts are read for tasks
     texts = [(row["text"],) for row in MORE]
-    found = label_texts(texts, teacher=str(folder / "teacher"), label_names=["+", "-"])
-    assert found == by_hand(folder, reading)
+    found, how = label_texts(texts, teacher=str(folder / "teacher"), label_names=["+", "-"])
+    assert found == by_hand(folder, reading) and how == "--teacher and the bag of words beside it"
     # The order of the labels is that of the rows, not of the teacher.
-    other = label_texts(texts, teacher=str(folder / "teacher"), label_names=["-", "+"])
+    other, _ = label_texts(texts, teacher=str(folder / "teacher"), label_names=["-", "+"])
     assert other == [1 - label for label in found]
     shutil.copytree(folder / "teacher", tmp_path / "alone")
     (tmp_path / "alone" / "task.json").unlink()  # a classifier of others
-    assert label_texts(texts, teacher=str(tmp_path / "alone"), label_names=["+", "-"]) != found
+    alone, how = label_texts(texts, teacher=str(tmp_path / "alone"), label_names=["+", "-"])
+    assert alone != found and how == "--teacher"
+    with pytest.raises(InputError, match="the words beside --model learned from 1 of a row's texts, and are given 2"):
+        label_texts([("a", "b")], teacher=str(folder / "teacher"), label_names=["+", "-"])
+    config = json.loads((tmp_path / "alone" / "config.json").read_text())
+    del config["architectures"]
+    (tmp_path / "alone" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"^--teacher .*: name a classifier; heads are \(classification"):
+        label_texts(texts, teacher=str(tmp_path / "alone"), label_names=["+", "-"])
 
 
 def test_a_text_is_learned_with_its_own_label(folder, tokenizer):

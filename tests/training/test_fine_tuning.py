@@ -329,6 +329,9 @@ def test_a_model_that_falls_short_is_told_so() -> None:
     assert said(0.51) == said(None) == said(0.1, greater=False) == ""
     assert "a guess without a model" in said(0.3, greater=False)
     assert fell_short({"eval_f1": 0.1}, SimpleNamespace(metric="f1", greater_is_better=True)) == []
+    guess = {"baseline_f1": 0.5, "eval_f1": 0.5, "words_f1": 0.4, "hybrid_f1": 0.45}
+    (line,) = fell_short(guess, SimpleNamespace(metric="f1", greater_is_better=True, blended_rows=9))
+    assert "a guess without a model is as good or better. Give the model more rows" in line
     search = {"baseline_mrr": 0.5, "eval_mrr": 0.4}
     for hybrid, advice in ((0.6, "both are better together"), (0.5, "the model adds nothing to them")):
         (line,) = fell_short(search | {"hybrid_mrr": hybrid}, SimpleNamespace(metric="mrr", greater_is_better=True))
