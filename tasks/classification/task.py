@@ -277,19 +277,19 @@ def label_texts(texts: Texts, *, teacher: str, label_names: Sequence[str]) -> tu
     ours = {", or leave --task out": "", ", or name another task with --task": "", ", or add --without_words": ""}
     with called({"--model": "--teacher", "name the task with --task": "name a classifier; heads are", **ours}):
         predictor = open_predictor(PredictionArguments(model=teacher, input="-", output="-"))
-    if not isinstance(predictor, ClassificationPredictor) or predictor.problem != SINGLE:
-        raise InputError(f"--teacher {teacher} does not give one label a text: name a classifier that does")
-    theirs = sorted(map(str, predictor.model.config.id2label.values()))
-    if theirs != sorted(label_names):
-        raise InputError(
-            f"--teacher {teacher} has the labels {', '.join(theirs)}, and the training rows have "
-            f"{', '.join(label_names)}: name a classifier that was fine-tuned on these rows"
-        )
-    columns = ("text", "text_pair")[: len(texts[0])]
-    predictor.text_column, predictor.pair_column = columns[0], columns[1] if len(columns) > 1 else None
-    found = predict(predictor, (dict(zip(columns, text, strict=True)) for text in texts))
-    answers = progress_bar(found, doing="labels of --teacher", unit="text", total=len(texts))
-    labels = [label_names.index(answer["prediction"]) for answer in answers]
+        if not isinstance(predictor, ClassificationPredictor) or predictor.problem != SINGLE:
+            raise InputError(f"--teacher {teacher} does not give one label a text: name a classifier that does")
+        theirs = sorted(map(str, predictor.model.config.id2label.values()))
+        if theirs != sorted(label_names):
+            raise InputError(
+                f"--teacher {teacher} has the labels {', '.join(theirs)}, and the training rows have "
+                f"{', '.join(label_names)}: name a classifier that was fine-tuned on these rows"
+            )
+        columns = ("text", "text_pair")[: len(texts[0])]
+        predictor.text_column, predictor.pair_column = columns[0], columns[1] if len(columns) > 1 else None
+        found = predict(predictor, (dict(zip(columns, text, strict=True)) for text in texts))
+        answers = progress_bar(found, doing="labels of --teacher", unit="text", total=len(texts))
+        labels = [label_names.index(answer["prediction"]) for answer in answers]
     return labels, "--teacher" if predictor.words is None else "--teacher and the bag of words beside it"
 
 

@@ -95,7 +95,9 @@ def test_a_label_is_that_of_the_highest_product_of_both_probabilities(folder, to
     (tmp_path / "alone" / "task.json").unlink()  # a classifier of others
     alone, how = label_texts(texts, teacher=str(tmp_path / "alone"), label_names=["+", "-"])
     assert alone != found and how == "--teacher"
-    with pytest.raises(InputError, match="the words beside --model learned from 1 of a row's texts, and are given 2"):
+    with pytest.raises(
+        InputError, match="beside --teacher learned from 1 of a row's texts, and are given 2: see --text_p"
+    ):
         label_texts([("a", "b")], teacher=str(folder / "teacher"), label_names=["+", "-"])
     config = json.loads((tmp_path / "alone" / "config.json").read_text())
     del config["architectures"]
